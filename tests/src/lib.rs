@@ -19,6 +19,7 @@ pub mod agent_client;
 pub mod agentbay;
 pub mod canary;
 pub mod client;
+pub mod company_proxy;
 pub mod connection_probes;
 pub mod contract;
 pub mod criu;

@@ -378,6 +378,8 @@ impl World {
             .env("ATOLL_MAKE_TEMPLATES", "never")
             // The default one belongs to the machine.
             .env("ATOLL_SOCKET", "off")
+            // What was added to the machine of a test run must not change what a test sees.
+            .env("ATOLL_NO_HOST_CA", "true")
             .env("HOME", self.folder.path())
             .env("NO_COLOR", "1")
             // What the gate verifies upstream servers by, beside the host's roots.

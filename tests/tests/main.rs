@@ -10,6 +10,7 @@ mod checkpoint_faults;
 mod cli;
 mod cli_templates;
 mod cli_volumes;
+mod company_network;
 mod crash;
 mod daytona;
 mod daytona_builds;

@@ -46,6 +46,10 @@ impl Client {
             .connect_timeout(CONNECT_WITHIN)
             .tcp_nodelay(true)
             .user_agent(concat!("atoll-cli/", env!("CARGO_PKG_VERSION")));
+        // A server on this machine is never behind a proxy, whatever the variables of the network say.
+        if address.is_local() {
+            http = http.no_proxy();
+        }
         if let Some(path) = address.unix_socket() {
             http = http.unix_socket(path);
         }

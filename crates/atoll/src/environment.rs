@@ -2,7 +2,7 @@
 //! binary: `ATOLL_CACHE`, `ATOLL_DEBIAN_MIRROR` and the `AWS_*` of object storage by image; `ATOLL_CRIU` (the program
 //! that writes memory to disk) and `ATOLL_LEGACY_KERNEL=1` (the code for kernels before 6.15, which a whole test run
 //! uses) by container; `ATOLL_EGRESS_ROOTS` (a PEM file with more roots for servers whose requests are changed) by
-//! network.
+//! network. `HTTP_PROXY`, `HTTPS_PROXY` and `NO_PROXY`, also in lower case, are read by [`of_network`].
 //!
 //! `clap` reads them by these names, so each is also a flag and appears in `--help`.
 
@@ -72,6 +72,20 @@ pub(crate) const ARCHIVE: &str = "ATOLL_ARCHIVE";
 pub(crate) const EGRESS_PRIVATE: &str = "ATOLL_EGRESS_PRIVATE";
 /// File with a policy that restricts every sandbox.
 pub(crate) const EGRESS_POLICY: &str = "ATOLL_EGRESS_POLICY";
+/// Files with certificate authorities, separated by commas.
+pub(crate) const EXTRA_CA: &str = "ATOLL_EXTRA_CA";
+/// Whether the authorities that were added to this machine stay outside of sandboxes.
+pub(crate) const NO_HOST_CA: &str = "ATOLL_NO_HOST_CA";
+/// The server's own proxy, in place of the usual variables.
+pub(crate) const PROXY: &str = "ATOLL_PROXY";
+/// The hosts that it reaches without one.
+pub(crate) const NO_PROXY_HOSTS: &str = "ATOLL_NO_PROXY";
+/// The proxy that connections of sandboxes are passed on through.
+pub(crate) const EGRESS_PROXY: &str = "ATOLL_EGRESS_PROXY";
+/// Mirrors of package registries for sandboxes and template builds.
+pub(crate) const MIRROR_DEBIAN: &str = "ATOLL_MIRROR_DEBIAN";
+pub(crate) const MIRROR_PYPI: &str = "ATOLL_MIRROR_PYPI";
+pub(crate) const MIRROR_NPM: &str = "ATOLL_MIRROR_NPM";
 /// Registries that may be used without TLS, separated by commas.
 pub(crate) const REGISTRY_INSECURE: &str = "ATOLL_REGISTRY_INSECURE";
 /// Folders below which host folders may become volumes, separated by commas.
@@ -152,6 +166,11 @@ pub(crate) fn provider_variables() -> std::collections::BTreeMap<String, String>
     names.filter_map(|name| Some((name.to_owned(), std::env::var(name).ok()?))).collect()
 }
 
+/// The variables that name the proxies of a network: `HTTP_PROXY`, `HTTPS_PROXY`, `NO_PROXY`, and the same in lower case.
+pub(crate) fn of_network(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
 /// The value of a variable that the user named with `--env NAME`.
 pub(crate) fn of_user(name: &str) -> Option<String> {
     std::env::var(name).ok()
@@ -199,6 +218,14 @@ mod tests {
             ARCHIVE,
             EGRESS_PRIVATE,
             EGRESS_POLICY,
+            EXTRA_CA,
+            NO_HOST_CA,
+            PROXY,
+            NO_PROXY_HOSTS,
+            EGRESS_PROXY,
+            MIRROR_DEBIAN,
+            MIRROR_PYPI,
+            MIRROR_NPM,
             REGISTRY_INSECURE,
             VOLUME_ROOTS,
             IMAGE_MAX,

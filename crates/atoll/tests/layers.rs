@@ -40,8 +40,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("atoll-provider", &["atoll-model", "atoll-agentapi"]),
     // The agent's protocol over a provider's own calls; shared by all providers without the agent.
     ("atoll-session", &["atoll-model", "atoll-agentapi", "atoll-provider"]),
-    ("atoll-network", &["atoll-model", "atoll-relay"]),
-    ("atoll-image", &["atoll-model", "atoll-disk", "atoll-glob", "atoll-tar"]),
+    // Every connection that the server makes to the outside begins there.
+    ("atoll-outbound", &["atoll-model"]),
+    ("atoll-network", &["atoll-model", "atoll-outbound", "atoll-relay"]),
+    ("atoll-image", &["atoll-model", "atoll-disk", "atoll-glob", "atoll-outbound", "atoll-tar"]),
     // Shared by every engine on this machine; an engine decides what is mounted where.
     ("atoll-storage", &["atoll-disk", "atoll-tar"]),
     // Shared by the providers whose volumes are folders of this machine.
@@ -80,7 +82,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     // Shared by the providers that are clients of a vendor's API; knows no vendor.
-    ("atoll-remote", &["atoll-model", "atoll-provider"]),
+    ("atoll-remote", &["atoll-model", "atoll-outbound", "atoll-provider"]),
     // Of the agent's protocol it uses the types of processes and files that a session has.
     ("atoll-remote-daytona", &["atoll-model", "atoll-agentapi", "atoll-provider", "atoll-remote"]),
     // Of the agent's protocol it uses the client of envd, which a vendor's sandboxes run.
@@ -100,6 +102,8 @@ const ARROWS: &[(&str, &[&str])] = &[
             "atoll-session",
             "atoll-store",
             "atoll-image",
+            // Of the outside it uses only the kinds of settings: authorities and mirrors that it puts into sandboxes.
+            "atoll-outbound",
             "atoll-agentapi",
             "atoll-tar",
         ],

@@ -60,7 +60,10 @@ impl Catalog {
             dir,
             cache: default_cache_dir(),
             host: HostSource::default(),
-            debian: DebianSource { suite: None, mirror: debian_mirror() },
+            debian: DebianSource {
+                suite: None,
+                mirror: atoll_outbound::current().mirrors.debian.clone().or_else(debian_mirror),
+            },
             current_host: Mutex::new(None),
             images: None,
         })

@@ -349,7 +349,17 @@ fn bootstrap(
     }
     command.arg(format!("--customize-hook={}", customize.display()));
     command.arg(suite).arg(archive).args(&sources.lines);
+    command.envs(outbound_variables());
     MMDEBSTRAP.run(&mut command, progress)
+}
+
+/// The operator's proxy and mirrors for the programs that fetch packages. They see the variables; the template does not keep them.
+fn outbound_variables() -> Vec<(&'static str, String)> {
+    let settings = atoll_outbound::current();
+    let mut all = settings.variables();
+    all.extend(settings.mirrors.pypi.iter().map(|index| ("PIP_INDEX_URL", index.clone())));
+    all.extend(settings.mirrors.npm.iter().map(|registry| ("npm_config_registry", registry.clone())));
+    all
 }
 
 /// Lets one process per cache make an archive at a time: a second one waits and then finds the archive.

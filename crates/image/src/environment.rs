@@ -20,6 +20,11 @@ pub(crate) fn debian_mirror() -> Option<String> {
         .filter(|uri| !uri.contains(char::is_whitespace))
 }
 
+/// The endpoint of object storage.
+pub(crate) fn s3_endpoint() -> Option<String> {
+    ["AWS_ENDPOINT_URL", "AWS_ENDPOINT"].into_iter().find_map(|name| variable(name)?.into_string().ok())
+}
+
 /// The search path for programs.
 pub(crate) fn program_path() -> OsString {
     variable("PATH").unwrap_or_else(|| "/usr/sbin:/usr/bin:/sbin:/bin".into())

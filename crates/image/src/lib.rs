@@ -32,7 +32,6 @@ pub mod oci;
 mod recipes;
 mod staging;
 mod template;
-mod tls;
 mod tool;
 
 pub use catalog::{Catalog, is_built_in};

@@ -22,6 +22,7 @@ mod image_location;
 mod layer_proof;
 mod manifest;
 mod platform;
+mod proxied;
 mod pull;
 mod push;
 mod retry;

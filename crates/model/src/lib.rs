@@ -46,9 +46,10 @@ pub use moving::{
     MoveStep, SandboxMove,
 };
 pub use network::{
-    BadCidr, BadDomain, BadSecret, Cidr, DomainPattern, EgressRecord, EgressVerdict, EgressWhat, HeaderText,
-    NetworkLimits, NetworkMode, NetworkPolicy, SECRET_BYTES_MAX, Transform, check_secret_name,
-    check_secret_value, fill_secrets, is_host_name, secrets_in,
+    BadCidr, BadDomain, BadProxy, BadSecret, Cidr, DomainPattern, EgressRecord, EgressVerdict, EgressWhat,
+    HeaderText, NetworkLimits, NetworkMode, NetworkPolicy, NoProxy, ProxyCredentials, ProxyKind, ProxyUrl,
+    SECRET_BYTES_MAX, SandboxProxy, Transform, authority, check_secret_name, check_secret_value,
+    fill_secrets, is_host_name, secrets_in,
 };
 pub use node::{BadNodeName, NodeName};
 pub use provider_settings::{

@@ -9,11 +9,13 @@ use serde::{Deserialize, Serialize};
 
 mod cidr;
 mod domain;
+mod egress_proxy;
 mod log;
 mod secret_text;
 
 pub use cidr::{BadCidr, Cidr};
 pub use domain::{BadDomain, DomainPattern, is_host_name};
+pub use egress_proxy::{BadProxy, NoProxy, ProxyCredentials, ProxyKind, ProxyUrl, authority};
 pub use log::{EgressRecord, EgressVerdict, EgressWhat};
 pub use secret_text::{
     BadSecret, SECRET_BYTES_MAX, check_secret_name, check_secret_value, fill_secrets, secrets_in,
@@ -67,6 +69,22 @@ pub struct NetworkPolicy {
     /// Allow and record everything, to derive the lists from it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub learn: bool,
+    /// The SOCKS5 proxy that every allowed connection is passed on through.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub egress_proxy: Option<SandboxProxy>,
+}
+
+/// A proxy of one sandbox. Its credentials stay outside of the sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxProxy {
+    /// `HOST:PORT`.
+    pub address: String,
+    /// The user, if it asks for one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub username: Option<String>,
+    /// The password of that user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub password: Option<HeaderText>,
 }
 
 impl NetworkPolicy {
@@ -108,6 +126,8 @@ enum StoredNetwork {
         limits: NetworkLimits,
         #[serde(default)]
         learn: bool,
+        #[serde(default)]
+        egress_proxy: Option<SandboxProxy>,
     },
 }
 
@@ -123,7 +143,10 @@ impl From<StoredNetwork> for NetworkPolicy {
                 transforms,
                 limits,
                 learn,
-            } => Self { mode, allow_domains, allow_cidrs, deny_cidrs, transforms, limits, learn },
+                egress_proxy,
+            } => {
+                Self { mode, allow_domains, allow_cidrs, deny_cidrs, transforms, limits, learn, egress_proxy }
+            }
         }
     }
 }
@@ -238,6 +261,11 @@ mod tests {
             }],
             limits: NetworkLimits { connections: Some(5), ..NetworkLimits::default() },
             learn: false,
+            egress_proxy: Some(SandboxProxy {
+                address: "proxy.example.com:1080".into(),
+                username: Some("me".into()),
+                password: Some(HeaderText::Sealed("y".into())),
+            }),
         };
         let text = serde_json::to_string(&policy).unwrap();
         assert_eq!(serde_json::from_str::<NetworkPolicy>(&text).unwrap(), policy);

@@ -39,6 +39,8 @@ pub(crate) const TABLE: &str = "atoll";
 pub(crate) const OPEN: &str = "open";
 /// Interfaces that may use the gate without being open, keyed by name.
 pub(crate) const NAMED: &str = "named";
+/// Interfaces whose connections are passed on through a proxy: all of TCP goes to the gate, and nothing else leaves. Keyed by name.
+pub(crate) const PROXIED: &str = "proxied";
 /// The sets of one version of IP, and the chain for allowed packets.
 #[derive(Debug)]
 pub(crate) struct Sets {
@@ -107,12 +109,13 @@ pub(crate) enum Why {
     Budget = 6,
     Sandbox = 7,
     NoService = 8,
+    Proxied = 9,
 }
 
 impl Why {
     pub(crate) fn from_mark(mark: u32) -> Option<Self> {
-        use Why::{Budget, Closed, Connections, Host, Never, NoService, Sandbox, UdpToName};
-        [Host, Never, Closed, UdpToName, Connections, Budget, Sandbox, NoService]
+        use Why::{Budget, Closed, Connections, Host, Never, NoService, Proxied, Sandbox, UdpToName};
+        [Host, Never, Closed, UdpToName, Connections, Budget, Sandbox, NoService, Proxied]
             .into_iter()
             .find(|why| *why as u32 == mark)
     }
@@ -181,6 +184,7 @@ fn sets(limit: FlowLimit) -> String {
         r#"table inet {TABLE} {{
   set {OPEN} {{ type ifname; }}
   set {NAMED} {{ type ifname; }}
+  set {PROXIED} {{ type ifname; }}
   set {OWN} {{ type ifname . ipv4_addr; }}
   set {HOST} {{ type ipv4_addr; }}
   set never {{ type ipv4_addr; flags interval; auto-merge; }}
@@ -286,6 +290,8 @@ fn router_chains(limit: FlowLimit) -> String {
     iifname "lo" ip protocol icmp accept
   }}
   chain names {{
+    iifname @{PROXIED} ip daddr @{HOST} accept
+    iifname @{PROXIED} meta l4proto tcp ip daddr != {GATEWAY} dnat ip to {GATEWAY}:{GATE_PORT}
     iifname != "{UPLINK}" meta l4proto tcp ip saddr . ip daddr @{FRESH} dnat ip to {GATEWAY}:{GATE_PORT}
   }}
   chain input {{
@@ -322,6 +328,7 @@ fn forwarding_chains(limit: FlowLimit) -> String {
     let Sets { listed, budgets, .. } = SETS;
     let listed6 = SETS6.listed;
     let (host, closed, sandbox) = (Why::Host.text(), Why::Closed.text(), Why::Sandbox.text());
+    let proxied = Why::Proxied.text();
     let (never_why, udp_to_name) = (Why::Never.text(), Why::UdpToName.text());
     let (flows, connections) = flow_limits(limit);
     let record_sent = record(SENT, "ip", ["saddr", "daddr"], "th dport", "");
@@ -338,6 +345,7 @@ fn forwarding_chains(limit: FlowLimit) -> String {
     oifname != "{UPLINK}" {sandbox}
     meta nfproto ipv6 goto six
     ip daddr @{HOST} {host}
+    iifname @{PROXIED} {proxied}
     meta l4proto udp ip saddr . ip daddr @{FRESH} {udp_to_name}
     iifname @{OPEN} goto public
     ip daddr @nobody {never_why}

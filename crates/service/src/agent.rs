@@ -11,6 +11,7 @@ use atoll_provider::{AGENT_PORT, Provider, ProviderError, Target};
 use atoll_session::SessionAdapter;
 
 use crate::ServiceError;
+use crate::company::Inside;
 
 /// The tag of the process that runs the lease's own command.
 pub(crate) const COMMAND_TAG: &str = "command";
@@ -26,7 +27,7 @@ pub(crate) fn client(
     let (provider, token) = (Arc::clone(provider), AgentToken::new(token));
     let target = Target { sandbox: lease.id.clone(), instance: Some(instance.clone()) };
     if provider.session_support().is_ok() {
-        let adapter = SessionAdapter::new(provider, target, settings(lease, None, false));
+        let adapter = SessionAdapter::new(provider, target, settings(lease, None, Inside::default()));
         return AgentClient::new(move || std::future::ready(Ok(adapter.connect())), &token);
     }
     let connect = move || {
@@ -50,15 +51,15 @@ pub(crate) enum StartedCommand {
 pub(crate) async fn greet(
     agent: &AgentClient,
     lease: &Lease,
-    authority: Option<&str>,
+    inside: Inside<'_>,
 ) -> Result<StartedCommand, ServiceError> {
-    let request = settings(lease, None, false);
+    let request = settings(lease, None, inside.company_alone());
     agent
         .init(&request)
         .await
         .map_err(|error| unavailable(error, "the agent did not accept its settings"))?;
-    if authority.is_some() {
-        trust(agent, lease, authority).await;
+    if !inside.is_empty() {
+        trust(agent, lease, inside).await;
     }
     Ok(match &lease.command {
         Some(command) => start_command(agent, &lease.id, command).await,
@@ -67,8 +68,12 @@ pub(crate) async fn greet(
 }
 
 /// Sends an agent its settings again.
-pub(crate) async fn resettle(agent: &AgentClient, lease: &Lease, trusts: bool) -> Result<(), ServiceError> {
-    let told = agent.init(&settings(lease, None, trusts)).await;
+pub(crate) async fn resettle(
+    agent: &AgentClient,
+    lease: &Lease,
+    inside: Inside<'_>,
+) -> Result<(), ServiceError> {
+    let told = agent.init(&settings(lease, None, inside)).await;
     told.map(drop).map_err(|error| unavailable(error, "the agent did not accept its settings"))
 }
 
@@ -81,15 +86,20 @@ pub(crate) async fn tell_limits(agent: &AgentClient, lease: &Lease) {
     }
 }
 
-/// Installs a certificate authority in the sandbox and makes commands use it; `None` removes it. A sandbox without room
-/// for it still runs: only requests that would be changed fail there.
-pub(crate) async fn trust(agent: &AgentClient, lease: &Lease, authority: Option<&str>) {
-    let put = match authority {
+/// Installs the files of the company and the sandbox's own certificate authority, and makes commands use them; no authority removes
+/// it. A sandbox without room for them still runs: only requests that need them fail there.
+pub(crate) async fn trust(agent: &AgentClient, lease: &Lease, inside: Inside<'_>) {
+    if let Some(company) = inside.company
+        && let Err(error) = company.put(agent, lease).await
+    {
+        tracing::warn!(sandbox = %lease.id, %error, "added authorities or mirrors could not be placed in the sandbox");
+    }
+    let put = match inside.authority {
         Some(authority) => crate::egress::trust::put(agent, authority).await,
         None => Ok(()),
     };
-    let is_inside = authority.is_some() && put.is_ok();
-    let told = agent.init(&settings(lease, None, is_inside)).await.map(|_| ());
+    let told = if put.is_ok() { inside } else { inside.company_alone() };
+    let told = agent.init(&settings(lease, None, told)).await.map(|_| ());
     if let Err(error) = put.and(told) {
         tracing::warn!(sandbox = %lease.id, %error, "the certificate authority could not be placed in the sandbox");
     }
@@ -103,8 +113,9 @@ pub(crate) async fn greet_restored(
     lease: &Lease,
     instance: &InstanceId,
     tokens: &Tokens,
+    inside: Inside<'_>,
 ) -> Result<(AgentClient, String), ServiceError> {
-    let request = settings(lease, Some(tokens.newest().to_owned()), false);
+    let request = settings(lease, Some(tokens.newest().to_owned()), inside.company_alone());
     let mut refused = None;
     for token in tokens.all() {
         let agent = client(provider, lease, instance, token);
@@ -169,10 +180,14 @@ fn limits(lease: &Lease) -> AgentLimits {
     }
 }
 
-fn settings(lease: &Lease, access_token: Option<String>, trusts: bool) -> InitRequest {
+fn settings(lease: &Lease, access_token: Option<String>, inside: Inside<'_>) -> InitRequest {
     let mut env = filled(lease);
-    if trusts {
+    // Both name the same bundle; for programs with a list of their own the sandbox's authority counts, since its requests are changed.
+    if inside.authority.is_some() {
         crate::egress::trust::add_env(&mut env);
+    }
+    if let Some(company) = inside.company {
+        company.add_env(&mut env);
     }
     InitRequest {
         env_vars: Some(env),

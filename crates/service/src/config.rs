@@ -1,11 +1,15 @@
 //! The settings of the service; every field has a default that suits one machine.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use atoll_model::Limits;
+use atoll_model::ProxyUrl;
 use atoll_model::policy::egress::OperatorFloors;
 use atoll_model::policy::queue::QueueLimits;
+
+use crate::company::CompanyFiles;
 
 /// Settings of the service. The binary fills them in; they are never read from the environment here.
 #[derive(Debug, Clone)]
@@ -28,6 +32,10 @@ pub struct ServiceConfig {
     pub default_limits: Limits,
     /// The operator's network policy, which narrows the network of every sandbox; the code that sets it must check it.
     pub egress: OperatorFloors,
+    /// The proxy that connections of sandboxes are passed on through, where their network has no other way out.
+    pub egress_proxy: Option<ProxyUrl>,
+    /// What every sandbox gets of the operator's network: authorities and mirrors.
+    pub company: Arc<CompanyFiles>,
     /// How long a create, start, stop or delete waits before it returns `deadline_exceeded`; the operation continues.
     pub create_wait: Duration,
     /// How many creates and boots may run at the provider at once; the others wait.
@@ -80,6 +88,8 @@ impl ServiceConfig {
             data,
             default_limits: Limits::default(),
             egress: OperatorFloors::default(),
+            egress_proxy: None,
+            company: Arc::default(),
             create_wait: Duration::from_secs(30),
             creates_at_once: (cores * 2).clamp(4, 64),
             wake_wait: Duration::from_secs(60),

@@ -17,11 +17,12 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use atoll_model::policy::egress::{
-    self, BadPolicy, Egress, EgressExplanation, Injected, OpenedTransform, PolicyLayer, Seed, TenantFloor,
+    self, BadPolicy, Egress, EgressExplanation, EgressProxy, Injected, OpenedTransform, PolicyLayer, Seed,
+    TenantFloor,
 };
 use atoll_model::{
-    HeaderText, Lease, LimitsAsk, NetworkMode, NetworkPolicy, Principal, SECRET_BYTES_MAX, TenantId,
-    Transform, fill_secrets, secrets_in,
+    HeaderText, Lease, LimitsAsk, NetworkMode, NetworkPolicy, Principal, ProxyCredentials, ProxyKind,
+    ProxyUrl, SECRET_BYTES_MAX, SandboxProxy, TenantId, Transform, fill_secrets, secrets_in,
 };
 use atoll_provider::{Capability, InstanceDemands, Provider};
 use atoll_store::SecretValues;
@@ -103,7 +104,47 @@ pub(crate) async fn compiled(inner: &SandboxesState, lease: &Lease) -> Result<Ar
     if egress.rewrites() {
         egress.seed = Some(Seed(inner.store.derive(AUTHORITY, lease.id.as_str())));
     }
-    Ok(Arc::new(egress))
+    Ok(Arc::new(through_proxies(inner, lease, egress)))
+}
+
+/// The policy with the operator's proxy and the sandbox's own on the way out, where the provider has our network.
+fn through_proxies(inner: &SandboxesState, lease: &Lease, egress: Egress) -> Egress {
+    let enforces =
+        inner.providers.of(lease).is_ok_and(|provider| provider.capabilities().has(Capability::Egress));
+    if !enforces {
+        return egress;
+    }
+    let operators = inner.config.egress_proxy.clone().map(|url| EgressProxy { url, is_operators: true });
+    let egress = operators.into_iter().fold(egress, Egress::through);
+    let Some(proxy) = &lease.network.egress_proxy else { return egress };
+    let url = opened_proxy(inner, &lease.tenant, proxy);
+    let url = url.filter(|url| may_use_proxy(inner, &lease.tenant, &lease.network, url)).unwrap_or_else(|| {
+        tracing::error!(sandbox = %lease.id, "its egress proxy cannot be used: the policies above do not allow it any more, or another server encrypted its password");
+        // Nothing answers there: without its proxy the sandbox reaches nothing.
+        ProxyUrl { kind: ProxyKind::Socks5, host: "proxy.invalid".to_owned(), port: 1, credentials: None }
+    });
+    egress.through(EgressProxy { url, is_operators: false })
+}
+
+/// Whether the policies of operator and tenant allow the proxy itself. Otherwise the bytes for an allowed name could be led anywhere.
+fn may_use_proxy(inner: &SandboxesState, tenant: &TenantId, policy: &NetworkPolicy, url: &ProxyUrl) -> bool {
+    let own = NetworkPolicy {
+        allow_cidrs: policy.allow_cidrs.clone(),
+        deny_cidrs: policy.deny_cidrs.clone(),
+        ..NetworkPolicy::allow_all()
+    };
+    let above = egress::compile(floor(inner, tenant), inner.layers.of(tenant).as_deref(), &own, &[]);
+    above.explain(&url.host).allowed
+}
+
+fn opened_proxy(inner: &SandboxesState, tenant: &TenantId, proxy: &SandboxProxy) -> Option<ProxyUrl> {
+    let url: ProxyUrl = format!("socks5://{}", proxy.address).parse().ok()?;
+    let Some(user) = proxy.username.clone() else { return Some(url) };
+    let password = match &proxy.password {
+        Some(text) => text_of(inner, tenant, text)?,
+        None => String::new(),
+    };
+    Some(ProxyUrl { credentials: Some(ProxyCredentials { user, password }), ..url })
 }
 
 async fn opened(inner: &SandboxesState, lease: &Lease) -> Result<Vec<OpenedTransform>, ServiceError> {
@@ -208,6 +249,18 @@ impl Sandboxes {
         had: Option<&NetworkPolicy>,
     ) -> Result<NetworkPolicy, ServiceError> {
         egress::check(&asked, floor(&self.inner, tenant))?;
+        if let Some(url) =
+            asked.egress_proxy.as_ref().and_then(|proxy| opened_proxy(&self.inner, tenant, proxy))
+            && !may_use_proxy(&self.inner, tenant, &asked, &url)
+        {
+            let why = "is not allowed by the policies of the operator and the tenant, or not public";
+            return Err(ServiceError::field("network.egress_proxy", why));
+        }
+        let before = had.and_then(|had| had.egress_proxy.as_ref());
+        if let Some(password) = asked.egress_proxy.as_mut().and_then(|proxy| proxy.password.as_mut()) {
+            let before = before.and_then(|before| before.password.as_ref());
+            *password = self.sealed_password(tenant, password, before)?;
+        }
         if asked.transforms.is_empty() {
             return Ok(asked);
         }
@@ -220,6 +273,25 @@ impl Sandboxes {
             }
         }
         Ok(asked)
+    }
+
+    /// The password of a proxy as a lease may contain it. The same one keeps its text, so that nothing counts as changed.
+    fn sealed_password(
+        &self,
+        tenant: &TenantId,
+        text: &HeaderText,
+        before: Option<&HeaderText>,
+    ) -> Result<HeaderText, ServiceError> {
+        let plain = match text {
+            HeaderText::Sealed(_) => return Ok(text.clone()),
+            HeaderText::Plain(plain) => plain,
+        };
+        let is_same =
+            |had: &&HeaderText| text_of(&self.inner, tenant, had).as_deref() == Some(plain.as_str());
+        match before.filter(is_same) {
+            Some(before) => Ok(before.clone()),
+            None => Ok(HeaderText::Sealed(self.inner.store.seal_text(tenant, plain)?)),
+        }
     }
 
     fn sealed(

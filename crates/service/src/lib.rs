@@ -18,6 +18,7 @@ mod base;
 mod build;
 mod changes;
 mod clock;
+mod company;
 mod config;
 mod create;
 mod deadlines;
@@ -77,6 +78,7 @@ pub use build::{
 };
 pub use changes::PhaseChange;
 pub use clock::{Clock, SystemClock, TestClock};
+pub use company::CompanyFiles;
 pub use config::ServiceConfig;
 pub use error::{Cause, InvalidField, RefusedVerb, ServiceError};
 #[doc(hidden)]

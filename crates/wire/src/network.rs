@@ -224,6 +224,8 @@ impl From<NetworkPolicy> for atoll_model::NetworkPolicy {
             transforms: policy.transforms.into_iter().map(Into::into).collect(),
             limits: policy.limits.into(),
             learn: policy.learn,
+            // Only the front of E2B has it: a policy that is set here has none.
+            egress_proxy: None,
         }
     }
 }

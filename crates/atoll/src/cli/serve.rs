@@ -1,7 +1,8 @@
 //! Grammar of `atoll serve`.
 
-use atoll_model::NetworkPolicy;
 use atoll_model::policy::egress::{TenantFloor, check_layer};
+use atoll_model::{NetworkPolicy, ProxyKind, ProxyUrl};
+use atoll_outbound::Authority;
 use clap::{Args, FromArgMatches, ValueEnum};
 
 use crate::{environment as env, failure::Failure};
@@ -95,6 +96,31 @@ pub(crate) struct Serve {
     /// JSON file with a network policy that narrows every sandbox; read at the start
     #[arg(long, env = env::EGRESS_POLICY, hide_env_values = true, value_name = "FILE", value_parser = egress_policy)]
     pub(crate) egress_policy: Option<NetworkPolicy>,
+    /// PEM file with certificate authorities of your network, for this server and every sandbox; may be repeated
+    #[arg(long, env = env::EXTRA_CA, hide_env_values = true, value_delimiter = ',', value_name = "FILE", value_parser = authorities, help_heading = "Company network")]
+    pub(crate) extra_ca: Vec<AuthorityFile>,
+    /// Do not give sandboxes the authorities that were added to this machine
+    #[arg(long, env = env::NO_HOST_CA, hide_env_values = true, help_heading = "Company network")]
+    pub(crate) no_host_ca: bool,
+    /// HTTP proxy for pulls, builds and vendors: http://[USER:PASSWORD@]HOST:PORT [default: HTTPS_PROXY, HTTP_PROXY]
+    #[arg(long, env = env::PROXY, hide_env_values = true, value_name = "URL", value_parser = http_proxy, help_heading = "Company network")]
+    pub(crate) proxy: Option<ProxyFlag>,
+    /// Hosts that are reached without it: names with all below them, addresses, ranges, each with or without :PORT [default:
+    /// NO_PROXY]
+    #[arg(long, env = env::NO_PROXY_HOSTS, hide_env_values = true, value_name = "LIST", help_heading = "Company network")]
+    pub(crate) no_proxy: Option<String>,
+    /// Proxy that allowed connections of sandboxes are passed on through: http:// or socks5://[USER:PASSWORD@]HOST:PORT
+    #[arg(long, env = env::EGRESS_PROXY, hide_env_values = true, value_name = "URL", value_parser = any_proxy, help_heading = "Company network")]
+    pub(crate) egress_proxy: Option<ProxyFlag>,
+    /// Mirror of Debian's archive for sandboxes and template builds
+    #[arg(long, env = env::MIRROR_DEBIAN, hide_env_values = true, value_name = "URL", value_parser = atoll_outbound::mirrors::parse, help_heading = "Company network")]
+    pub(crate) mirror_debian: Option<String>,
+    /// Index of Python packages, such as https://mirror.example/pypi/simple
+    #[arg(long, env = env::MIRROR_PYPI, hide_env_values = true, value_name = "URL", value_parser = atoll_outbound::mirrors::parse, help_heading = "Company network")]
+    pub(crate) mirror_pypi: Option<String>,
+    /// Registry of npm packages
+    #[arg(long, env = env::MIRROR_NPM, hide_env_values = true, value_name = "URL", value_parser = atoll_outbound::mirrors::parse, help_heading = "Company network")]
+    pub(crate) mirror_npm: Option<String>,
     /// Registry that may use plain HTTP and may be on this machine or a private network; may be repeated
     #[arg(long, env = env::REGISTRY_INSECURE, hide_env_values = true, value_delimiter = ',', value_name = "HOST[:PORT]", value_parser = registry, help_heading = "Images, builds, volumes")]
     pub(crate) registry_insecure: Vec<String>,
@@ -211,6 +237,33 @@ fn egress_policy(path: &str) -> Result<NetworkPolicy, String> {
             None => format!("{}: {}", bad.field, bad.why),
         }),
     }
+}
+
+/// Authorities that a file has. Read while parsing, so that a server never starts with half of them.
+#[derive(Debug, Clone)]
+pub(crate) struct AuthorityFile(pub(crate) Vec<Authority>);
+
+fn authorities(path: &str) -> Result<AuthorityFile, String> {
+    let read = atoll_outbound::authorities::read(std::path::Path::new(path));
+    read.map(AuthorityFile).map_err(|bad| bad.to_string())
+}
+
+/// A proxy, or why its address is not one. Parsing never fails, because clap would repeat the text, which may contain a password.
+#[derive(Debug, Clone)]
+pub(crate) struct ProxyFlag(pub(crate) Result<ProxyUrl, String>);
+
+fn any_proxy(text: &str) -> Result<ProxyFlag, String> {
+    Ok(ProxyFlag(text.parse().map_err(|bad: atoll_model::BadProxy| bad.to_string())))
+}
+
+fn http_proxy(text: &str) -> Result<ProxyFlag, String> {
+    let ProxyFlag(read) = any_proxy(text)?;
+    Ok(ProxyFlag(read.and_then(|proxy| match proxy.kind {
+        ProxyKind::Http => Ok(proxy),
+        ProxyKind::Socks5 => {
+            Err("not a proxy: pulls and builds need one that speaks HTTP: http://HOST:PORT".to_owned())
+        }
+    })))
 }
 
 /// A path, also as `sqlite:PATH`. Its folder must exist, so that a typing error makes no database elsewhere.

@@ -5,10 +5,17 @@ use std::path::Path;
 use atoll_container::Probe;
 use atoll_network::{Block, network_facts};
 
+use atoll_model::ProxyUrl;
+use atoll_outbound::OutboundSettings;
+
 use crate::commands::{Check, CheckState};
+use crate::environment;
 
 /// Without these no sandbox runs; without any other check only a feature is missing.
 const REQUIRED: [&str; 6] = ["root", "kernel", "control groups", "user namespaces", "overlay", "nft"];
+
+/// LIMIT: a proxy is near.
+const PROXY_ANSWERS: std::time::Duration = std::time::Duration::from_secs(3);
 
 /// Checks this machine; changes nothing.
 pub(crate) fn checks(data: &Path) -> Vec<Check> {
@@ -17,6 +24,7 @@ pub(crate) fn checks(data: &Path) -> Vec<Check> {
     checks.push(images(data));
     checks.push(volumes(&checks));
     checks.push(registries());
+    checks.push(proxies());
     checks.push(python());
     checks.push(side_channels(Path::new("/")));
     checks
@@ -114,6 +122,70 @@ fn registries() -> Check {
             fix: Some("apt-get install -y ca-certificates".to_owned()),
         },
     }
+}
+
+/// The proxies of the environment, and whether something listens there. A server that is started with flags logs its own.
+fn proxies() -> Check {
+    let name = "proxy".to_owned();
+    let lacking = |found: String, fix: &str| Check {
+        name: name.clone(),
+        state: CheckState::Lacking,
+        found,
+        fix: Some(fix.to_owned()),
+    };
+    let flag = |variable| match environment::of_network(variable).filter(|text| !text.is_empty()) {
+        Some(text) => text.parse::<ProxyUrl>().map(Some).map_err(|bad| format!("{variable} is {bad}")),
+        None => Ok(None),
+    };
+    let read = flag(environment::PROXY).and_then(|proxy| {
+        let settings = OutboundSettings::read(environment::of_network, proxy.as_ref(), None);
+        Ok((settings.map_err(|bad| bad.to_string())?, flag(environment::EGRESS_PROXY)?))
+    });
+    let (settings, egress) = match read {
+        Ok(read) => read,
+        Err(bad) => return lacking(bad, "write http://HOST:PORT"),
+    };
+    let mut used: Vec<(ProxyUrl, Vec<&str>)> = Vec::new();
+    for (proxy, what) in [(settings.http, "http"), (settings.https, "https"), (egress, "sandboxes")] {
+        let Some(proxy) = proxy else { continue };
+        match used.iter_mut().find(|(known, _)| *known == proxy) {
+            Some((_, whats)) => whats.push(what),
+            None => used.push((proxy, vec![what])),
+        }
+    }
+    let (mut found, mut silent) = (Vec::new(), false);
+    for (proxy, whats) in &used {
+        let answers = answers(proxy);
+        silent |= answers.is_err();
+        let how = answers.map_or_else(|why| format!("does not answer: {why}"), |()| "answers".to_owned());
+        found.push(format!("{proxy} for {} {how}", whats.join(" and ")));
+    }
+    match (used.is_empty(), silent) {
+        (_, true) => lacking(found.join("; "), "see docs/company-networks.md"),
+        (true, false) => Check {
+            name,
+            state: CheckState::Good,
+            found: "none; the internet is reached directly".to_owned(),
+            fix: None,
+        },
+        (false, false) => Check { name, state: CheckState::Good, found: found.join("; "), fix: None },
+    }
+}
+
+/// Whether something listens at a proxy.
+fn answers(proxy: &ProxyUrl) -> Result<(), String> {
+    use std::net::{TcpStream, ToSocketAddrs};
+    let found = (proxy.host.as_str(), proxy.port)
+        .to_socket_addrs()
+        .map_err(|_| "its name is not known".to_owned())?;
+    let mut why = "it has no address".to_owned();
+    for address in found {
+        match TcpStream::connect_timeout(&address, PROXY_ANSWERS) {
+            Ok(_) => return Ok(()),
+            Err(cause) => why = cause.kind().to_string(),
+        }
+    }
+    Err(why)
 }
 
 fn of_engine(probe: Probe) -> Check {

@@ -18,7 +18,7 @@ use atoll_model::{
 use atoll_proxy::CertificateFiles;
 use atoll_store::StoreConfig;
 
-use super::{tls::TlsPort, warm_kernels::Kernels};
+use super::{company_network::CompanyNetwork, tls::TlsPort, warm_kernels::Kernels};
 use crate::{
     cli::{
         serve::{EgressPrivate, MakeTemplates, Serve},
@@ -64,6 +64,7 @@ pub(super) struct Settings {
     pub(super) disk: Arc<Reserve>,
     pub(super) archive: Option<String>,
     pub(super) egress: OperatorFloors,
+    pub(super) network: CompanyNetwork,
     pub(super) agent: Option<PathBuf>,
     /// Whether browsers get the web page.
     pub(super) ui: bool,
@@ -77,10 +78,10 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    pub(super) fn new(data: PathBuf, args: Serve) -> Self {
+    pub(super) fn new(data: PathBuf, args: Serve) -> Result<Self, Failure> {
         let shares = TenantShares::new(args.tenant_disk_share.per_mille);
         let disk = Reserve::open(&data, args.disk_reserve.0 << 20, shares);
-        Self {
+        Ok(Self {
             report: Vec::new(),
             listen: args.listen,
             socket: args.socket.0.clone(),
@@ -106,6 +107,7 @@ impl Settings {
                 ..LimitsAsk::default()
             },
             archive: args.archive,
+            network: CompanyNetwork::of(&args)?,
             egress: OperatorFloors::new(private_ranges(args.egress_private), args.egress_policy),
             agent: args.agent,
             ui: !args.no_ui,
@@ -119,7 +121,7 @@ impl Settings {
             disk,
             build_timeout: Duration::from_secs(args.build_timeout.whole()),
             build_context_bytes: args.build_context_max.0 << 20,
-        }
+        })
     }
 
     /// Settings for work on DATA without a server: the database and the node that it was last used with.
@@ -128,7 +130,7 @@ impl Settings {
             StoreConfig::last_database(&data).unwrap_or_else(|| StoreConfig::default_database(&data));
         // Its sandboxes may have to be deleted.
         let allow_local = true;
-        Ok(Self { database, node: None, allow_local, ..Self::new(data, Serve::bare()?) })
+        Ok(Self { database, node: None, allow_local, ..Self::new(data, Serve::bare()?)? })
     }
 
     /// The settings of the store.
@@ -153,6 +155,8 @@ impl Settings {
             disk_overcommit: self.disk_overcommit,
             archive: self.archive.as_deref().map_or_else(|| defaults.archive.clone(), archive_place),
             egress: self.egress.clone(),
+            egress_proxy: self.network.egress_proxy.clone(),
+            company: self.network.files(),
             volume_roots: self.volume_roots.clone(),
             build_timeout: self.build_timeout,
             build_context_bytes: self.build_context_bytes,

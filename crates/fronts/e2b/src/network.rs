@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 
 use atoll_front_kit::{ApiError, Caller, Json, Path};
 use atoll_model::policy::egress::vendor_policies::{E2bWords, from_e2b, network};
-use atoll_model::{HeaderText, NetworkPolicy, Principal, UpdateSandbox};
+use atoll_model::{HeaderText, NetworkPolicy, Principal, SandboxProxy, UpdateSandbox};
 use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -29,7 +29,7 @@ pub(crate) struct NetworkBody {
     allow_out: Option<Vec<String>>,
     deny_out: Option<Vec<String>>,
     dns_servers: Option<Vec<String>>,
-    egress_proxy: Option<serde_json::Value>,
+    egress_proxy: Option<ProxyBody>,
     allow_public_traffic: Option<bool>,
     mask_request_host: Option<String>,
     https_ports: Option<BTreeSet<u16>>,
@@ -50,6 +50,31 @@ impl std::fmt::Debug for NetworkBody {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("NetworkBody").finish_non_exhaustive()
     }
+}
+
+/// A SOCKS5 proxy for everything that the sandbox sends.
+#[derive(Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ProxyBody {
+    address: String,
+    username: Option<String>,
+    password: Option<String>,
+    tls: Option<ProxyTlsBody>,
+}
+
+#[derive(Clone, Default, Deserialize)]
+#[serde(default)]
+struct ProxyTlsBody {
+    enabled: bool,
+}
+
+/// The proxy without its password, which is never returned.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ProxyShown {
+    address: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    username: Option<String>,
 }
 
 #[derive(Clone, Default, Deserialize)]
@@ -74,6 +99,8 @@ pub(crate) struct NetworkShown {
     deny_out: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     dns_servers: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    egress_proxy: Option<ProxyShown>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) allow_public_traffic: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -158,6 +185,7 @@ impl NetworkBody {
                 None => ApiError::invalid(message),
             }
         })?;
+        let policy = NetworkPolicy { egress_proxy: self.egress_proxy.clone().map(Into::into), ..policy };
         Ok(Meant {
             policy,
             public: self.allow_public_traffic != Some(false),
@@ -169,11 +197,9 @@ impl NetworkBody {
     }
 
     fn refuse_what_is_not_here(&self) -> Result<(), ApiError> {
-        if self.egress_proxy.as_ref().is_some_and(|proxy| !proxy.is_null()) {
-            return Err(not_here(
-                "network.egressProxy",
-                "Atoll does not route traffic through a SOCKS proxy",
-            ));
+        let has_tls = |proxy: &ProxyBody| proxy.tls.as_ref().is_some_and(|tls| tls.enabled);
+        if self.egress_proxy.as_ref().is_some_and(has_tls) {
+            return Err(not_here("network.egressProxy.tls", "Atoll speaks to a SOCKS5 proxy without TLS"));
         }
         Ok(())
     }
@@ -208,12 +234,27 @@ impl NetworkBody {
             allow_out: self.allow_out,
             deny_out: self.deny_out,
             dns_servers: self.dns_servers,
+            egress_proxy: self
+                .egress_proxy
+                .map(|ProxyBody { address, username, .. }| ProxyShown { address, username }),
             allow_public_traffic: self.allow_public_traffic,
             mask_request_host: self.mask_request_host,
             https_ports: self.https_ports,
             rules: self
                 .rules
                 .map(|rules| rules.into_iter().map(|(host, rules)| (host, hidden(rules))).collect()),
+        }
+    }
+}
+
+impl From<ProxyBody> for SandboxProxy {
+    fn from(proxy: ProxyBody) -> Self {
+        // COMPAT(e2b): clients send an empty text for a user that there is not.
+        let given = |text: Option<String>| text.filter(|text| !text.is_empty());
+        Self {
+            address: proxy.address,
+            username: given(proxy.username),
+            password: given(proxy.password).map(HeaderText::Plain),
         }
     }
 }
@@ -258,6 +299,7 @@ fn camel(field: &str) -> &str {
         "allow_out" => "allowOut",
         "deny_out" => "denyOut",
         "transforms" => "rules",
+        "egress_proxy" => "egressProxy",
         other => other,
     }
 }
@@ -323,6 +365,17 @@ mod tests {
     }
 
     #[test]
+    fn a_proxy_goes_in_with_its_password_and_comes_out_without() {
+        let proxy = json!({ "address": "proxy.test:1080", "username": "me", "password": "canary" });
+        let meant = meant(json!({ "egressProxy": proxy })).unwrap();
+        let own = meant.policy.egress_proxy.unwrap();
+        assert_eq!((own.address.as_str(), own.username.as_deref()), ("proxy.test:1080", Some("me")));
+        assert_eq!(own.password, Some(HeaderText::Plain("canary".to_owned())));
+        let shown = serde_json::to_value(&meant.shown).unwrap();
+        assert_eq!(shown, json!({ "egressProxy": { "address": "proxy.test:1080", "username": "me" } }));
+    }
+
+    #[test]
     fn no_internet_is_a_deny_of_everything() {
         let none = meant(json!({ "allow_internet_access": false })).unwrap();
         assert_eq!((none.policy, none.public), (NetworkPolicy::deny_all(), true));
@@ -339,7 +392,11 @@ mod tests {
                 400,
                 "rules",
             ),
-            (json!({ "egressProxy": { "address": "p:1" } }), 501, "egressProxy"),
+            (
+                json!({ "egressProxy": { "address": "p:1", "tls": { "enabled": true } } }),
+                501,
+                "egressProxy.tls",
+            ),
             (json!({ "dnsServers": ["one.one.one.one"] }), 400, "dnsServers"),
         ] {
             let refused = meant(body).unwrap_err();

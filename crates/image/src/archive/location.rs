@@ -51,12 +51,41 @@ fn folder(path: &Path) -> Result<OpenedLocation, ArchiveError> {
     Ok((Arc::new(store.with_fsync(true).with_automatic_cleanup(true)), shown))
 }
 
+/// The host of the storage, to find out whether a proxy is used.
+fn place_of(url: &Url) -> (bool, String, u16) {
+    let endpoint =
+        url.query_pairs().find(|(name, _)| name == "endpoint").map(|(_, value)| value.into_owned());
+    let endpoint = endpoint.or_else(crate::environment::s3_endpoint);
+    let endpoint = endpoint.and_then(|endpoint| Url::parse(&endpoint).ok());
+    match endpoint.as_ref().and_then(|endpoint| Some((endpoint, endpoint.host_str()?))) {
+        Some((endpoint, host)) => {
+            (endpoint.scheme() == "https", host.to_owned(), endpoint.port_or_known_default().unwrap_or(443))
+        }
+        // Amazon's: below its domain in every region.
+        None => (true, format!("{}.s3.amazonaws.com", url.host_str().unwrap_or_default()), 443),
+    }
+}
+
+/// The proxy and the authorities of this server.
+fn outbound(mut options: ClientOptions, (is_tls, host, port): &(bool, String, u16)) -> ClientOptions {
+    let settings = atoll_outbound::current();
+    if let Some(proxy) = settings.proxy_for(*is_tls, host, *port) {
+        options = options.with_proxy_url(proxy.with_credentials());
+    }
+    for authority in &settings.authorities {
+        if let Ok(certificate) = object_store::Certificate::from_der(authority.der()) {
+            options = options.with_root_certificate(certificate);
+        }
+    }
+    options
+}
+
 fn s3(url: &Url) -> Result<OpenedLocation, ArchiveError> {
     let shown = format!("s3://{}{}", url.host_str().unwrap_or_default(), url.path());
     let bucket = url.host_str().filter(|name| !name.is_empty());
     let bucket = bucket.ok_or_else(|| bad(&shown, "it names no bucket"))?;
-    crate::tls::set_provider();
-    let options = ClientOptions::new().with_timeout(REQUEST);
+    atoll_outbound::set_provider();
+    let mut options = ClientOptions::new().with_timeout(REQUEST);
     let retry = RetryConfig { retry_timeout: TRIES, ..RetryConfig::default() };
     let mut builder = AmazonS3Builder::from_env().with_bucket_name(bucket).with_retry(retry);
     let mut allow_http = false;
@@ -68,6 +97,7 @@ fn s3(url: &Url) -> Result<OpenedLocation, ArchiveError> {
             other => return Err(bad(&shown, format!("the option {other:?} is unknown"))),
         }
     }
+    options = outbound(options, &place_of(&url));
     let store = builder
         .with_client_options(options.with_allow_http(allow_http))
         .build()

@@ -1,58 +1,43 @@
-//! The certificate authorities that the operator added to the host, for templates that are made on it: without them,
-//! programs in a sandbox cannot reach a mirror or a proxy of the operator.
+//! The authorities beyond the public ones, for templates that are made on this machine: those that the operator named and those that were
+//! added to the host. Without them, programs in a sandbox cannot reach a mirror or a proxy of the operator.
 //!
 //! They are added after the archive of a template is unpacked, because an archive is the same on every host. Only
-//! certificates are copied. Java and programs with a list of their own do not see them.
+//! certificates are copied. Java and programs with a list of their own get them when a sandbox starts.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use base64::Engine as _;
+use atoll_outbound::Authority;
+use atoll_outbound::authorities::{LOCAL, bundle, certificates, of_host, read_usual};
 use sha2::{Digest, Sha256};
 
 use crate::error::TemplateError;
 use crate::host::skeleton;
 use crate::tool::Tool;
 
-/// Where an operator puts authorities, on the host and in a template.
-const LOCAL: &str = "usr/local/share/ca-certificates";
-/// The authorities of Debian's package.
-const PACKAGED: &str = "usr/share/ca-certificates";
 /// The folder that OpenSSL searches by the hash of a name.
 const HASHED: &str = "etc/ssl/certs";
 /// The bundle of a template.
 const BUNDLE: &str = "etc/ssl/certs/ca-certificates.crt";
-/// The bundles of hosts; the first existing one counts.
-const HOST_BUNDLES: [&str; 3] = [BUNDLE, "etc/pki/tls/certs/ca-bundle.crt", "etc/ssl/ca-bundle.pem"];
-
-/// LIMIT: the bundle of all public authorities has about 220 KiB.
-const FILE_MAX: u64 = 4 << 20;
-/// LIMIT: an operator adds a few; a folder of thousands is not one of authorities.
-const ADDED_MAX: usize = 256;
 /// LIMIT: authorities with the same name, as OpenSSL counts them.
 const SAME_NAME_MAX: u32 = 16;
 
 const OPENSSL: Tool =
     Tool { name: "openssl", package: "openssl", template: super::NAME, limit: Duration::from_secs(5) };
 
-const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
-const END: &str = "-----END CERTIFICATE-----";
-
-/// Certificates, each by its content without line breaks.
-type Certificates = BTreeSet<String>;
-
 /// The authorities that were added to a template.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct AddedAuthorities(Vec<String>);
+pub(super) struct AddedAuthorities(Vec<Authority>);
 
 impl AddedAuthorities {
     /// Copies what the host trusts beyond its distribution into an unpacked template. `host` is the root of the host.
     pub(super) fn install(host: &Path, rootfs: &Path) -> Result<Self, TemplateError> {
-        let added = added(host, rootfs)?;
-        let mut bundle = read(&rootfs.join(BUNDLE))?.unwrap_or_default();
+        let bundled = rootfs.join(BUNDLE);
+        let mut text = read_usual(&bundled).map_err(TemplateError::io("read", &bundled))?.unwrap_or_default();
+        let added = added(host, &text)?;
         for (at, certificate) in added.iter().enumerate() {
-            let pem = pem_of(certificate);
+            let pem = certificate.pem();
             let name = format!("atoll-host-{}", at + 1);
             for folder in [LOCAL, HASHED] {
                 let folder = rootfs.join(folder);
@@ -65,13 +50,13 @@ impl AddedAuthorities {
                 &rootfs.join(HASHED).join(format!("{name}.pem")),
             )?;
             link_hash(&own, &name, &rootfs.join(HASHED))?;
-            if !bundle.is_empty() && !bundle.ends_with('\n') {
-                bundle.push('\n');
+            if !text.is_empty() && !text.ends_with('\n') {
+                text.push('\n');
             }
-            bundle.push_str(&pem);
+            text.push_str(&pem);
         }
         if !added.is_empty() {
-            skeleton::file(&rootfs.join(BUNDLE), bundle.as_bytes(), 0o644)?;
+            skeleton::file(&bundled, text.as_bytes(), 0o644)?;
         }
         Ok(Self(added))
     }
@@ -85,7 +70,7 @@ impl AddedAuthorities {
         if self.0.is_empty() {
             return archive.to_owned();
         }
-        hex::encode(Sha256::digest(format!("{archive}\n{}", self.0.join("\n"))))
+        hex::encode(Sha256::digest(format!("{archive}\n{}", bundle(&self.0))))
     }
 
     /// Variables for programs that have a list of their own instead of the system's: packages of the Python registry,
@@ -100,77 +85,16 @@ impl AddedAuthorities {
     }
 }
 
-/// What the host trusts, without what its distribution or the template's has.
-fn added(host: &Path, rootfs: &Path) -> Result<Vec<String>, TemplateError> {
-    let mut known = certificates(&read(&rootfs.join(BUNDLE))?.unwrap_or_default());
-    known.extend(in_folder(&host.join(PACKAGED))?);
-    let mut found = in_folder(&host.join(LOCAL))?;
-    for bundle in HOST_BUNDLES {
-        if let Some(text) = read(&host.join(bundle))? {
-            found.extend(certificates(&text));
-            break;
-        }
-    }
-    let mut added: Vec<String> = found.difference(&known).cloned().collect();
-    if added.len() > ADDED_MAX {
-        tracing::warn!(
-            found = added.len(),
-            taken = ADDED_MAX,
-            "the host has too many authorities of its own"
-        );
-        added.truncate(ADDED_MAX);
-    }
+/// What the operator named and what the host trusts beyond its distribution, without what the template has.
+fn added(host: &Path, template: &str) -> Result<Vec<Authority>, TemplateError> {
+    let known = certificates(template);
+    let of_host = of_host(host).map_err(TemplateError::io("read the authorities of", host))?;
+    let mut added: Vec<Authority> =
+        atoll_outbound::current().authorities.iter().cloned().chain(of_host).collect();
+    added.sort();
+    added.dedup();
+    added.retain(|one| !known.contains(one));
     Ok(added)
-}
-
-/// The certificates of all files below a folder.
-fn in_folder(folder: &Path) -> Result<Certificates, TemplateError> {
-    let mut found = Certificates::new();
-    let entries = match std::fs::read_dir(folder) {
-        Ok(entries) => entries,
-        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(found),
-        Err(cause) => return Err(TemplateError::io("list", folder)(cause)),
-    };
-    for entry in entries {
-        let entry = entry.map_err(TemplateError::io("list", folder))?;
-        let path = entry.path();
-        // Links may lead to a folder above; authorities are files or links to files.
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            found.extend(in_folder(&path)?);
-        } else if path.extension().is_some_and(|extension| extension == "crt") {
-            found.extend(certificates(&read(&path)?.unwrap_or_default()));
-        }
-    }
-    Ok(found)
-}
-
-/// The text of a file; `None` if there is none, or if it is no text of a usual size.
-fn read(path: &Path) -> Result<Option<String>, TemplateError> {
-    match std::fs::metadata(path) {
-        Ok(about) if about.is_file() && about.len() <= FILE_MAX => {}
-        Ok(_) => return Ok(None),
-        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(cause) => return Err(TemplateError::io("read", path)(cause)),
-    }
-    let bytes = std::fs::read(path).map_err(TemplateError::io("read", path))?;
-    Ok(String::from_utf8(bytes).ok())
-}
-
-/// The certificates of a text in PEM; other blocks, such as private keys, are left out.
-fn certificates(text: &str) -> Certificates {
-    let blocks = text.split(BEGIN).skip(1).filter_map(|rest| rest.split_once(END).map(|(body, _)| body));
-    let bodies = blocks.map(|body| body.chars().filter(|c| !c.is_whitespace()).collect::<String>());
-    let is_base64 = |body: &String| base64::engine::general_purpose::STANDARD.decode(body).is_ok();
-    bodies.filter(|body| !body.is_empty()).filter(is_base64).collect()
-}
-
-fn pem_of(certificate: &str) -> String {
-    let mut pem = format!("{BEGIN}\n");
-    for line in certificate.as_bytes().chunks(64) {
-        pem.extend(line.iter().map(|byte| char::from(*byte)));
-        pem.push('\n');
-    }
-    pem + END + "\n"
 }
 
 /// The link by which OpenSSL finds the certificate. Without the host's openssl only the bundle has it.

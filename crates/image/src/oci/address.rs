@@ -3,19 +3,20 @@
 //! There are two clients, because a resolver only gets the name of the host: the *guarded* client resolves names to
 //! public addresses only, the *open* client is used for the hosts and ports that the operator named. The checked
 //! address is the one that is used: the resolver passes the accepted addresses to the connector itself, so that a name
-//! cannot change its meaning in between. Neither client follows redirects, takes a proxy from the environment, or
-//! decompresses responses.
+//! cannot change its meaning in between. Where the operator has a proxy, names are checked before it is asked ([`proxied`]).
+//! Neither client follows redirects or decompresses responses.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use atoll_model::policy::egress::ranges::class_of_ip;
+use reqwest::Client;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
-use reqwest::{Client, redirect};
 use url::{Host, Url};
 
 use super::error::RegistryError;
+use super::proxied;
 
 /// LIMIT: name resolution, connection and TLS handshake together.
 const CONNECT: Duration = Duration::from_secs(15);
@@ -64,12 +65,20 @@ impl UrlPolicy {
             Host::Ipv4(address) => Some(IpAddr::V4(address)),
             Host::Ipv6(address) => Some(IpAddr::V6(address)),
         };
+        if atoll_outbound::current().is_proxy_host(url.host_str().unwrap_or_default()) {
+            return Err(forbidden("it is the host of the operator's proxy"));
+        }
         if let Some(address) = address
             && let Some(class) = class_of_ip(address)
         {
             return Err(RegistryError::ForbiddenAddress { host: host.to_string(), address, class });
         }
         self.guarded(url)
+    }
+
+    /// Checks a URL that [`UrlPolicy::client_for`] accepted, where a proxy connects and not this server.
+    pub(super) async fn check_proxied(&self, url: &Url) -> Result<(), RegistryError> {
+        if self.is_named(url) { Ok(()) } else { proxied::check(url).await }
     }
 
     /// Whether the operator named the host, with this port or without a port.
@@ -103,11 +112,8 @@ fn client<'a>(
 }
 
 fn base() -> reqwest::ClientBuilder {
-    crate::tls::set_provider();
-    Client::builder()
+    atoll_outbound::client_builder()
         .user_agent(concat!("atoll/", env!("CARGO_PKG_VERSION")))
-        .redirect(redirect::Policy::none())
-        .no_proxy()
         // Another crate may enable these features for the whole binary; a blob must arrive unchanged.
         .no_gzip()
         .no_brotli()
@@ -136,6 +142,11 @@ impl Resolve for PublicOnly {
     fn resolve(&self, name: Name) -> Resolving {
         let name = name.as_str().to_owned();
         Box::pin(async move {
+            if atoll_outbound::current().is_proxy_host(&name) {
+                // The proxy itself: a request for this name does not come here, because it is checked before.
+                let found: Vec<SocketAddr> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
+                return Ok(Box::new(found.into_iter()) as Addrs);
+            }
             let mut refused = None;
             let mut passed: Vec<SocketAddr> = Vec::new();
             for found in tokio::net::lookup_host((name.as_str(), 0)).await? {
@@ -155,7 +166,10 @@ impl Resolve for PublicOnly {
 
 /// Converts an error of the client; a refusal by the resolver has its own variant.
 pub(super) fn unreachable(url: &Url, cause: reqwest::Error) -> RegistryError {
-    let host = host_of(url);
+    let host = match proxied::proxy_for(url) {
+        Some(proxy) => format!("{} through the proxy {proxy}", host_of(url)),
+        None => host_of(url),
+    };
     let mut below: Option<&(dyn std::error::Error + 'static)> = Some(&cause);
     while let Some(error) = below {
         if let Some(NotPublic { address, class }) = error.downcast_ref() {

@@ -180,7 +180,9 @@ impl<'a> RegistrySession<'a> {
     ) -> Result<Response, RegistryError> {
         let mut url = ask.url.clone();
         for _ in 0..=REDIRECTS {
-            let mut request = self.urls.client_for(&url)?.request(ask.method.clone(), url.clone());
+            let client = self.urls.client_for(&url)?;
+            self.urls.check_proxied(&url).await?;
+            let mut request = client.request(ask.method.clone(), url.clone());
             for (name, value) in &ask.headers {
                 request = request.header(*name, value);
             }

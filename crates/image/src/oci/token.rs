@@ -93,6 +93,7 @@ pub(super) async fn fetch(
         .map_err(|_| RegistryError::damaged("the registry's challenge", "its realm is not a URL"))?;
     // Credentials are sent to this URL, so it passes the same checks as every other.
     let client = urls.client_for(&realm)?;
+    urls.check_proxied(&realm).await?;
     let mut pairs: Vec<(&str, &str)> =
         wanted.service.map(|service| ("service", service)).into_iter().collect();
     pairs.extend(wanted.scopes.iter().map(|scope| ("scope", *scope)));

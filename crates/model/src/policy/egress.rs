@@ -10,7 +10,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use crate::{Cidr, DomainPattern, NetworkLimits, NetworkMode, NetworkPolicy};
+use crate::{Cidr, DomainPattern, NetworkLimits, NetworkMode, NetworkPolicy, ProxyUrl};
 
 mod check;
 #[cfg(test)]
@@ -234,6 +234,17 @@ pub struct Egress {
     pub learn: bool,
     /// The seed of the sandbox's certificate authority; set if [`Egress::rewrites`].
     pub seed: Option<Seed>,
+    /// The proxies that every allowed connection is passed on through, the nearest first; none: directly.
+    pub proxies: Vec<EgressProxy>,
+}
+
+/// A proxy on the way out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EgressProxy {
+    /// Where it is, with its credentials.
+    pub url: ProxyUrl,
+    /// Whether the operator named it. The server then reaches it itself; a proxy that a user named is reached as the sandbox could.
+    pub is_operators: bool,
 }
 
 /// The decision about a name.
@@ -263,7 +274,26 @@ impl Egress {
     /// Whether names have to be checked: if not, the kernel does everything.
     #[must_use]
     pub fn needs_gate(&self) -> bool {
-        self.dns == Dns::Gated || self.rewrites()
+        self.dns == Dns::Gated || self.rewrites() || self.is_proxied()
+    }
+
+    /// The same policy, enforced for connections that are passed on through one more proxy. Only TCP by IPv4 is carried then, and all
+    /// of it by the gate.
+    #[must_use]
+    pub fn through(mut self, proxy: EgressProxy) -> Self {
+        // Nothing leaves: the kernel refuses it at once, without the gate.
+        if self.dns == Dns::Closed && self.direct_mode == DirectMode::Closed {
+            return Self { direct6: Ranges6::default(), ..self };
+        }
+        self.proxies.push(proxy);
+        self.direct6 = Ranges6::default();
+        self
+    }
+
+    /// Whether connections are passed on through a proxy.
+    #[must_use]
+    pub fn is_proxied(&self) -> bool {
+        !self.proxies.is_empty()
     }
 
     /// Whether some requests are changed.
@@ -316,6 +346,7 @@ impl Egress {
     /// Whether an address from a DNS answer may be opened; the reason if not.
     pub fn judge_address(&self, address: IpAddr) -> Result<(), String> {
         match address {
+            IpAddr::V4(v4) if self.is_proxied() && ranges::is_stand_in(v4) => Ok(()),
             IpAddr::V4(v4) if self.shut.contains(v4.into()) => Err(why_shut(v4)),
             IpAddr::V4(_) => Ok(()),
             IpAddr::V6(_) => Err("no ipv6".to_owned()),
@@ -396,6 +427,7 @@ pub fn compile(
         limits,
         learn: sandbox.learn,
         seed: None,
+        proxies: Vec::new(),
     }
 }
 

@@ -7,13 +7,18 @@
 //! | gated | allowed | A | its addresses without the forbidden ones; opened before the answer is sent |
 //! | gated | allowed | any other type | empty: no IPv6, no records that could carry data or ECH keys |
 //! | free | changed by the policy | any | as gated |
+//! | free | any, through a proxy | any | as gated |
 //! | free | other | any | the upstream answer, unchanged |
+//!
+//! Through a proxy, a name that no name server here knows is answered with an address that stands for it ([`stand_in`]): the gate
+//! passes the name on, and the proxy resolves it. Names of the proxy's own surroundings are answered so only if a policy lists them.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use atoll_model::policy::egress::{Dns, NameVerdict};
+use atoll_model::policy::egress::ranges::stand_in;
+use atoll_model::policy::egress::{Dns, Egress, NameVerdict};
 use atoll_model::{EgressRecord, EgressVerdict, EgressWhat};
 use hickory_proto::op::ResponseCode;
 
@@ -42,6 +47,10 @@ pub(crate) async fn answer(
     match (egress.dns, verdict) {
         (Dns::Closed, _) => refuse(guest, &asked, &egress.no_name()),
         (Dns::Free, Some(NameVerdict::Changed { rule, .. })) => gated(asked, guest, upstreams, rule).await,
+        (Dns::Free, Some(NameVerdict::Allowed { rule })) if egress.is_proxied() => {
+            gated(asked, guest, upstreams, rule).await
+        }
+        (Dns::Free, _) if egress.is_proxied() => refuse(guest, &asked, "not a name of a host"),
         (Dns::Free, _) => relayed(question, &asked, guest, upstreams, transport).await,
         (Dns::Gated, Some(NameVerdict::Allowed { rule } | NameVerdict::Changed { rule, .. })) => {
             gated(asked, guest, upstreams, rule).await
@@ -89,7 +98,8 @@ async fn gated(asked: DnsQuery, guest: &Arc<Guest>, upstreams: &Upstreams, rule:
             return asked.answer(ResponseCode::NoError, &[], 0);
         }
     }
-    let (addresses, ttl) = match ask_upstream(&asked, upstreams).await {
+    let found = ask_upstream(&asked, upstreams, guest.egress().is_proxied()).await;
+    let (addresses, ttl) = match stand_in_for(&asked, &guest.egress(), found) {
         UpstreamAnswer::Addresses { addresses, ttl } => (addresses, ttl),
         UpstreamAnswer::NoName => {
             record(guest, &asked, EgressVerdict::Failed, "no such name", &[]);
@@ -122,9 +132,48 @@ async fn open(
     opened.await.unwrap_or_else(|_| Err(EgressRefusal("the kernel could not open it".to_owned())))
 }
 
-async fn ask_upstream(asked: &DnsQuery, upstreams: &Upstreams) -> UpstreamAnswer {
+/// How long a stand-in is good for, in seconds.
+const STAND_IN_TTL: u32 = 60;
+/// Names that only mean something in one network: where a proxy is, they mean its own surroundings.
+const OWN_NAMES: [&str; 11] = [
+    "localhost",
+    "local",
+    "internal",
+    "intranet",
+    "lan",
+    "home",
+    "corp",
+    "private",
+    "arpa",
+    "invalid",
+    "onion",
+];
+
+/// The address that stands for a name which only the proxy can resolve.
+fn stand_in_for(asked: &DnsQuery, egress: &Egress, found: UpstreamAnswer) -> UpstreamAnswer {
+    let is_found = matches!(&found, UpstreamAnswer::Addresses { addresses, .. } if !addresses.is_empty());
+    let name =
+        asked.name.as_deref().filter(|name| !is_found && egress.is_proxied() && may_stand(egress, name));
+    match name {
+        Some(name) => UpstreamAnswer::Addresses { addresses: vec![stand_in(name)], ttl: STAND_IN_TTL },
+        None => found,
+    }
+}
+
+fn may_stand(egress: &Egress, name: &str) -> bool {
+    let is_own = name.rsplit_once('.').is_none_or(|(_, last)| OWN_NAMES.contains(&last));
+    let lists = |pattern: &atoll_model::DomainPattern| pattern.to_string() != "*" && pattern.matches(name);
+    !is_own || egress.names.iter().any(|layer| layer.patterns.iter().any(lists))
+}
+
+/// `spares`: there is another answer if the name servers do not answer, so they are not waited for again and again.
+async fn ask_upstream(asked: &DnsQuery, upstreams: &Upstreams, spares: bool) -> UpstreamAnswer {
     let Some(question) = asked.upstream() else { return UpstreamAnswer::Failed };
+    if spares && upstreams.are_silent() {
+        return UpstreamAnswer::Failed;
+    }
     let Some(answer) = relay::ask(&question, upstreams, Transport::Udp).await else {
+        upstreams.note_silence();
         return UpstreamAnswer::Failed;
     };
     match asked.read(&answer) {
@@ -156,4 +205,33 @@ fn record(guest: &Guest, asked: &DnsQuery, verdict: EgressVerdict, rule: &str, a
         one(None);
     }
     addresses.iter().for_each(|address| one(Some(*address)));
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use atoll_model::NetworkPolicy;
+    use atoll_model::policy::egress::{TenantFloor, compile};
+
+    use super::*;
+
+    #[test]
+    fn names_of_the_proxys_surroundings_stand_only_if_they_are_listed() {
+        let open = compile(&TenantFloor::default(), None, &NetworkPolicy::allow_all(), &[]);
+        let listed = NetworkPolicy {
+            mode: atoll_model::NetworkMode::Custom,
+            allow_domains: vec!["wiki.corp".parse().unwrap(), "*".parse().unwrap()],
+            ..NetworkPolicy::default()
+        };
+        let listed = compile(&TenantFloor::default(), None, &listed, &[]);
+        for (name, in_open, in_listed) in [
+            ("pypi.org", true, true),
+            ("metadata.google.internal", false, false),
+            ("proxy", false, false),
+            ("a.localhost", false, false),
+            ("wiki.corp", false, true),
+        ] {
+            assert_eq!((may_stand(&open, name), may_stand(&listed, name)), (in_open, in_listed), "{name}");
+        }
+    }
 }

@@ -11,9 +11,16 @@ const MOST: usize = 3;
 const FRESH_FOR: Duration = Duration::from_secs(5);
 const PORT: u16 = 53;
 
+/// How long name servers that did not answer are left alone where there is another way.
+const SILENT_FOR: Duration = Duration::from_secs(60);
+
 /// The upstream name servers, in order.
 #[derive(Debug)]
-pub struct Upstreams(UpstreamSource);
+pub struct Upstreams {
+    source: UpstreamSource,
+    /// When none of them answered last.
+    silent_at: Mutex<Option<Instant>>,
+}
 
 #[derive(Debug)]
 enum UpstreamSource {
@@ -24,12 +31,13 @@ enum UpstreamSource {
 impl Upstreams {
     /// A fixed list.
     pub fn fixed(servers: Vec<SocketAddr>) -> Self {
-        Self(UpstreamSource::Fixed(servers))
+        Self { source: UpstreamSource::Fixed(servers), silent_at: Mutex::default() }
     }
 
     /// The servers of a resolv.conf, which is read again after changes.
     pub fn from_file(path: impl Into<PathBuf>) -> Self {
-        Self(UpstreamSource::File { path: path.into(), read: Mutex::new(None) })
+        let source = UpstreamSource::File { path: path.into(), read: Mutex::new(None) };
+        Self { source, silent_at: Mutex::default() }
     }
 
     /// The servers of this host.
@@ -37,8 +45,19 @@ impl Upstreams {
         Self::from_file("/etc/resolv.conf")
     }
 
+    /// Whether none answered a moment ago.
+    pub(crate) fn are_silent(&self) -> bool {
+        let silent_at = self.silent_at.lock().unwrap_or_else(PoisonError::into_inner);
+        silent_at.is_some_and(|at| at.elapsed() < SILENT_FOR)
+    }
+
+    /// Notes that none answered.
+    pub(crate) fn note_silence(&self) {
+        *self.silent_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
     pub(crate) fn servers(&self) -> Vec<SocketAddr> {
-        match &self.0 {
+        match &self.source {
             UpstreamSource::Fixed(servers) => servers.clone(),
             UpstreamSource::File { path, read } => {
                 let mut read = read.lock().unwrap_or_else(PoisonError::into_inner);

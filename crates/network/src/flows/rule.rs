@@ -21,6 +21,7 @@ pub(super) fn of(egress: &Egress, destination: &Destination) -> (EgressVerdict, 
         Some(Why::UdpToName) => "udp to a name".to_owned(),
         Some(Why::Connections) => "limits: connections".to_owned(),
         Some(Why::Budget) => "limits: bytes_per_destination".to_owned(),
+        Some(Why::Proxied) => "egress proxy: only tcp is carried".to_owned(),
         Some(Why::Closed) | None => closed(egress, destination),
     };
     (EgressVerdict::Refused, rule)

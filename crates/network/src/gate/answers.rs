@@ -43,6 +43,16 @@ impl Answers {
         known.iter().any(|(known, until)| *known == address && *until > now)
     }
 
+    /// The only name with this address as a valid answer; `None` if there are more or none.
+    pub(crate) fn only_name_of(&self, address: Ipv4Addr, now: Instant) -> Option<&str> {
+        let mut names = self
+            .by_name
+            .iter()
+            .filter(|(_, known)| known.iter().any(|(known, until)| *known == address && *until > now));
+        let (name, _) = names.next()?;
+        names.next().is_none().then_some(name)
+    }
+
     /// Removes entries that are not to be kept; returns the addresses that no name has any more.
     pub(crate) fn retain(&mut self, keep: impl Fn(&str, Ipv4Addr) -> bool) -> Vec<Ipv4Addr> {
         let before = self.addresses();

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use atoll_model::policy::egress::ranges::is_stand_in;
 use atoll_model::policy::egress::{DirectMode, Dns, Egress, NameVerdict, Rewrite};
 use atoll_model::{EgressRecord, EgressWhat, SandboxId};
 
@@ -103,10 +104,12 @@ impl Guest {
         self.limit.store(egress.limits.bytes_per_destination.unwrap_or(u64::MAX), Ordering::Relaxed);
         let (closed, ended) = {
             let mut state = self.state();
+            // Another way out is another connection: no flow stays on a way that the policy no longer has.
+            let other_way = state.egress.proxies != egress.proxies;
             state.egress = Arc::clone(&egress);
             let closed = state.answers.retain(|name, address| may_hold(&egress, name, address));
             let ended: Vec<_> =
-                state.flows.values().filter(|flow| !may_go_on(&egress, flow)).cloned().collect();
+                state.flows.values().filter(|flow| other_way || !may_go_on(&egress, flow)).cloned().collect();
             (closed, ended)
         };
         ended.iter().for_each(|flow| flow.end("the policy changed"));
@@ -240,6 +243,30 @@ impl Guest {
         Ok(passage)
     }
 
+    /// The host that a proxy is asked for: the name where the policy or a fresh answer binds the flow to it, otherwise the address.
+    pub(crate) fn destination(&self, flow: &Flow, name: Option<&str>) -> Result<String, EgressRefusal> {
+        let state = self.state();
+        let (address, now) = (flow.address(), Instant::now());
+        let is_bound = |name: &str| {
+            let about = flow.about().filter(|about| about.passage != FlowCarrier::Direct);
+            let holds = about.is_some_and(|about| about.name.as_deref() == Some(name));
+            holds || state.answers.is_fresh(name, address, now)
+        };
+        if let Some(name) = name.filter(|name| is_bound(name)) {
+            return Ok(name.to_owned());
+        }
+        if !is_stand_in(address) {
+            return Ok(address.to_string());
+        }
+        let only = state.answers.only_name_of(address, now).map(str::to_owned);
+        only.ok_or_else(|| EgressRefusal("the address stands for no name; resolve the name again".to_owned()))
+    }
+
+    /// Whether an address is a valid answer for a name.
+    pub(crate) fn is_answer(&self, name: &str, address: Ipv4Addr) -> bool {
+        self.state().answers.is_fresh(name, address, Instant::now())
+    }
+
     /// Whether an address is reachable without the gate.
     pub(crate) fn reaches_directly(&self, address: Ipv4Addr) -> bool {
         direct(&self.state().egress, address, "").is_ok()
@@ -353,8 +380,8 @@ fn direct(
 fn may_hold(egress: &Egress, name: &str, address: Ipv4Addr) -> bool {
     let name_stays = match (egress.dns, egress.judge(name)) {
         (Dns::Closed, _) | (_, NameVerdict::Refused { .. }) => false,
-        // Names that are not changed use the direct route again.
-        (Dns::Free, NameVerdict::Allowed { .. }) => false,
+        // Names that are not changed use the direct route again, if there is one.
+        (Dns::Free, NameVerdict::Allowed { .. }) => egress.is_proxied(),
         (Dns::Gated, NameVerdict::Allowed { .. }) | (_, NameVerdict::Changed { .. }) => true,
     };
     name_stays && egress.judge_address(address.into()).is_ok()

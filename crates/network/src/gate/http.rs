@@ -226,7 +226,7 @@ impl Forwarder<'_> {
 
     async fn connect(&self, name: &str) -> Result<ServerConnection, ForwardError> {
         let unreachable = |error: std::io::Error| ForwardError::Unreachable(super::serve::why(&error));
-        let stream = self.outbound.connect(self.visit.flow.to).await.map_err(unreachable)?;
+        let stream = self.outbound.reach(self.visit, Some(name)).await.map_err(unreachable)?;
         match self.way {
             RequestForm::Plain => self.speak(stream).await,
             RequestForm::Ended { .. } => {

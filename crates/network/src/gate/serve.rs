@@ -33,6 +33,8 @@ const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(15);
 const FAREWELL_DEADLINE: Duration = Duration::from_secs(2);
 /// A fatal alert, "access denied": TLS clients print it.
 const ACCESS_DENIED: &[u8] = &[21, 3, 1, 0, 2, 2, 49];
+/// A fatal alert, "internal error": the proxy on the way out failed, not the server.
+const PROXY_FAILED: &[u8] = &[21, 3, 1, 0, 2, 2, 80];
 
 /// Why a flow was refused or broke.
 enum FlowError {
@@ -170,9 +172,13 @@ async fn carry_http(
 ) -> Result<(), FlowError> {
     if visit.guest.reaches_directly(visit.flow.address()) {
         // Packets would pass unread; only a request that is to be changed is inspected.
-        let changed =
-            peek::first_host(&bytes).is_some_and(|host| visit.guest.rewrite_for(&host.name).is_some());
-        if !changed {
+        let read = peek::first_host(&bytes).is_some_and(|host| {
+            let is_proxied = visit.guest.egress().is_proxied();
+            // A proxy is asked for the name, and its errors can be explained.
+            (is_proxied && visit.guest.is_answer(&host.name, visit.flow.address()))
+                || visit.guest.rewrite_for(&host.name).is_some()
+        });
+        if !read {
             return carry_unknown(stream, bytes, "http", visit, outbound).await;
         }
     }
@@ -211,14 +217,21 @@ async fn reach(
     outbound: &Outbound,
 ) -> Result<TcpStream, FlowError> {
     let connected = async {
-        let mut server = outbound.connect(visit.flow.to).await?;
+        let mut server = outbound.reach(visit, name).await?;
         server.write_all(said).await?;
         Ok::<_, io::Error>(server)
     };
-    let server = connected.await.map_err(|error| {
-        reset(stream);
-        FlowError::Failed { what, rule: why(&error), name: name.map(str::to_owned) }
-    })?;
+    let server = match connected.await {
+        Ok(server) => server,
+        Err(error) => {
+            if what == EgressWhat::Tls && visit.guest.egress().is_proxied() {
+                say(stream, PROXY_FAILED).await;
+            } else {
+                reset(stream);
+            }
+            return Err(FlowError::Failed { what, rule: why(&error), name: name.map(str::to_owned) });
+        }
+    };
     visit.flow.count_sent(said.len()).map_err(|_| FlowError::Ended)?;
     Ok(server)
 }
@@ -250,6 +263,10 @@ async fn say(stream: &mut TcpStream, farewell: &[u8]) {
 
 /// An error as text for the log; never with content.
 pub(crate) fn why(error: &io::Error) -> String {
+    let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<atoll_outbound::TunnelError>());
+    if let Some(cause) = cause {
+        return format!("egress proxy: {cause}");
+    }
     match error.kind() {
         io::ErrorKind::ConnectionRefused => "connect: refused by the server".to_owned(),
         io::ErrorKind::TimedOut => "connect: no answer in time".to_owned(),

@@ -7,7 +7,7 @@ use atoll_model::policy::egress::{DirectMode, Dns, Egress};
 
 use crate::address::SandboxLink;
 use crate::netlink::nft::{Edge, IpVersion, SetKind, Transaction, name_key};
-use crate::ruleset::{NAMED, OPEN, OWN, OWN6, REFUSE, SETS, SETS6, Sets, Why};
+use crate::ruleset::{NAMED, OPEN, OWN, OWN6, PROXIED, REFUSE, SETS, SETS6, Sets, Why};
 
 /// LIMIT: destinations with a budget per sandbox; further ones are refused.
 const BUDGETED: u32 = 8_192;
@@ -19,6 +19,8 @@ pub(super) struct Installed {
     pub(super) open: bool,
     /// May use the gate although it is not open.
     pub(super) named: bool,
+    /// May send through a proxy only, by the gate.
+    pub(super) proxied: bool,
     /// May send to these addresses.
     pub(super) ranges: Option<Ranges4>,
     pub(super) connections: Option<u32>,
@@ -41,11 +43,13 @@ pub(super) struct Ipv6Elements {
 
 impl Installed {
     pub(super) fn of(egress: &Egress) -> Self {
-        let open = egress.direct_mode == DirectMode::Open;
+        let proxied = egress.is_proxied();
+        let open = egress.direct_mode == DirectMode::Open && !proxied;
         Self {
             open,
-            named: !open && egress.dns != Dns::Closed,
-            ranges: (egress.direct_mode == DirectMode::Listed).then(|| egress.direct.clone()),
+            named: !open && (egress.dns != Dns::Closed || proxied),
+            proxied,
+            ranges: (egress.direct_mode == DirectMode::Listed && !proxied).then(|| egress.direct.clone()),
             connections: egress.limits.connections,
             budget: egress.limits.bytes_per_destination,
             up: egress.limits.up_bytes_per_s,
@@ -134,6 +138,7 @@ impl Keys {
     pub(super) fn change(&self, transaction: &mut Transaction<'_>, from: &Installed, to: &Installed) {
         self.change_member(transaction, OPEN, from.open, to.open);
         self.change_member(transaction, NAMED, from.named, to.named);
+        self.change_member(transaction, PROXIED, from.proxied, to.proxied);
         self.v4.change_ranges(transaction, from.ranges.as_ref(), to.ranges.as_ref());
         self.v4.change_connections(transaction, from.connections, to.connections);
         self.v4.change_budget(transaction, from.budget, to.budget);
@@ -173,6 +178,7 @@ impl Keys {
             Box::new(|step| step.remove(OWN6, &self.own6)),
             Box::new(|step| step.remove(OPEN, &self.name)),
             Box::new(|step| step.remove(NAMED, &self.name)),
+            Box::new(|step| step.remove(PROXIED, &self.name)),
         ];
         self.v4.purges(&mut steps);
         self.v6.purges(&mut steps);

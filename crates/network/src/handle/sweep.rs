@@ -13,7 +13,7 @@ use crate::flows;
 use crate::netlink::Socket;
 use crate::netlink::nft::{self, Transaction};
 use crate::router::{CHANGES_AT_ONCE, remove_elements, set_keys};
-use crate::ruleset::{FRESH, NAMED, OPEN, OWN, OWN6, SETS, SETS6, Sets};
+use crate::ruleset::{FRESH, NAMED, OPEN, OWN, OWN6, PROXIED, SETS, SETS6, Sets};
 
 /// The result of a sweep.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,6 +32,7 @@ struct LinkObjects {
     own: HashSet<Vec<u8>>,
     open: HashSet<Vec<u8>>,
     named: HashSet<Vec<u8>>,
+    proxied: HashSet<Vec<u8>>,
     own6: HashSet<Vec<u8>>,
     v4: FamilyObjects,
     v6: FamilyObjects,
@@ -68,7 +69,7 @@ impl LinkObjects {
     fn read(socket: &mut Socket) -> io::Result<Self> {
         let mut keys = |set| Ok::<_, io::Error>(set_keys(socket, TABLE, set)?.into_iter().collect());
         let (own, open, named) = (keys(OWN)?, keys(OPEN)?, keys(NAMED)?);
-        let (fresh, own6) = (keys(FRESH)?, keys(OWN6)?);
+        let (fresh, own6, proxied) = (keys(FRESH)?, keys(OWN6)?, keys(PROXIED)?);
         let (v4, v6) = (FamilyObjects::read(socket, &SETS)?, FamilyObjects::read(socket, &SETS6)?);
         let chains = socket.dump_steady(nft::dump_chains, |message, found| {
             found.extend(nft::read_chain(message, TABLE).filter(|name| is_of_link(name)).map(str::to_owned));
@@ -80,7 +81,7 @@ impl LinkObjects {
             },
         )?;
         let (chains, sets) = (chains.into_iter().collect(), sets.into_iter().collect());
-        Ok(Self { own, open, named, own6, v4, v6, fresh, chains, sets })
+        Ok(Self { own, open, named, proxied, own6, v4, v6, fresh, chains, sets })
     }
 
     /// The installed state of a link. Values are not read back: the next change writes them again.
@@ -89,6 +90,7 @@ impl LinkObjects {
         Installed {
             open: self.open.contains(&keys.name[..]),
             named: self.named.contains(&keys.name[..]),
+            proxied: self.proxied.contains(&keys.name[..]),
             ranges: self.v4.listed.contains(&keys.name[..]).then(Ranges4::default),
             connections: self.v4.limited.contains(&keys.v4.address[..]).then_some(0),
             budget: self.v4.budgets.contains(&keys.name[..]).then_some(Installed::UNKNOWN),
@@ -121,6 +123,7 @@ impl LinkObjects {
         let by_name = [
             (OPEN, &self.open),
             (NAMED, &self.named),
+            (PROXIED, &self.proxied),
             (SETS.listed, &self.v4.listed),
             (SETS.budgets, &self.v4.budgets),
             (SETS6.listed, &self.v6.listed),

@@ -266,8 +266,6 @@ impl VendorClient {
             KeyPlace::Header(header) => (Some((header, value)), None),
             KeyPlace::FormField(field) => (None, Some((field, whole))),
         };
-        // An error means that another part of the process has set one.
-        let _ = rustls::crypto::ring::default_provider().install_default();
         Ok(Self {
             http: http_client(authorities, None)?,
             base,
@@ -519,7 +517,7 @@ impl VendorClient {
 
 /// A pool of connections; with a resolver for hosts that the vendor named.
 fn http_client(authorities: &[Vec<u8>], guard: Option<GuardedResolver>) -> Result<reqwest::Client, String> {
-    let mut http = reqwest::Client::builder();
+    let mut http = atoll_outbound::client_builder();
     for authority in authorities {
         let bad = |_| "an authority's certificate cannot be read".to_owned();
         http = http.add_root_certificate(reqwest::Certificate::from_der(authority).map_err(bad)?);
@@ -528,8 +526,6 @@ fn http_client(authorities: &[Vec<u8>], guard: Option<GuardedResolver>) -> Resul
         http = http.dns_resolver(Arc::new(guard));
     }
     http.user_agent(concat!("atoll/", env!("CARGO_PKG_VERSION")))
-        .redirect(reqwest::redirect::Policy::none())
-        .no_proxy()
         .http1_only()
         .connect_timeout(CONNECT_WITHIN)
         .pool_max_idle_per_host(16)

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use atoll_model::ProxyUrl;
 use atoll_provider::ByteStream;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
@@ -117,13 +118,10 @@ impl VendorConnector {
 
     async fn open(&self, to: &VendorAddress) -> io::Result<Box<dyn ByteStream>> {
         to.check_tls()?;
-        // The addresses that were checked are the ones that are used: a name cannot change its meaning in between.
-        let addresses = match &to.api {
-            Some(api) => link_guard::permitted(&to.host, to.port, &api.host).await?,
-            None => link_guard::resolved(&to.host, to.port).await?,
+        let stream = match atoll_outbound::current().proxy_for(to.tls, &to.host, to.port) {
+            Some(proxy) => self.open_proxied(to, proxy).await?,
+            None => self.open_directly(to).await?,
         };
-        let stream = TcpStream::connect(addresses.as_slice()).await?;
-        stream.set_nodelay(true)?;
         if !to.tls {
             return Ok(Box::new(stream));
         }
@@ -131,6 +129,29 @@ impl VendorConnector {
         let name = ServerName::try_from(name).map_err(io::Error::other)?;
         let config = self.config().await?;
         Ok(Box::new(TlsConnector::from(config).connect(name, stream).await?))
+    }
+
+    /// Through the operator's proxy. A host that a vendor named is checked as far as its name is known here.
+    async fn open_proxied(&self, to: &VendorAddress, proxy: &ProxyUrl) -> io::Result<TcpStream> {
+        if let Some(api) = &to.api
+            && link_guard::resolved(&to.host, to.port).await.is_ok()
+        {
+            link_guard::permitted(&to.host, to.port, &api.host).await?;
+        }
+        let mut stream = atoll_outbound::connect(proxy).await?;
+        atoll_outbound::tunnel(&mut stream, proxy, to.host.trim_matches(['[', ']']), to.port).await?;
+        Ok(stream)
+    }
+
+    async fn open_directly(&self, to: &VendorAddress) -> io::Result<TcpStream> {
+        // The addresses that were checked are the ones that are used: a name cannot change its meaning in between.
+        let addresses = match &to.api {
+            Some(api) => link_guard::permitted(&to.host, to.port, &api.host).await?,
+            None => link_guard::resolved(&to.host, to.port).await?,
+        };
+        let stream = TcpStream::connect(addresses.as_slice()).await?;
+        stream.set_nodelay(true)?;
+        Ok(stream)
     }
 
     async fn config(&self) -> io::Result<Arc<rustls::ClientConfig>> {
@@ -145,9 +166,7 @@ impl VendorConnector {
 }
 
 fn tls_config(authorities: &[Vec<u8>]) -> io::Result<Arc<rustls::ClientConfig>> {
-    let mut roots = rustls::RootCertStore::empty();
-    // A certificate that cannot be read is left out, as browsers do.
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    let mut roots = atoll_outbound::roots();
     roots.add_parsable_certificates(authorities.iter().cloned().map(Into::into));
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let versions =

@@ -131,7 +131,13 @@ pub(crate) struct GuardedResolver {
 impl Resolve for GuardedResolver {
     fn resolve(&self, name: Name) -> Resolving {
         let (name, api) = (name.as_str().to_owned(), self.api.clone());
-        Box::pin(async move { Ok(Box::new(permitted(&name, 0, &api).await?.into_iter()) as Addrs) })
+        Box::pin(async move {
+            // The operator's proxy is resolved here too; a vendor's link to it goes through it.
+            if atoll_outbound::current().is_proxy_host(&name) {
+                return Ok(Box::new(resolved(&name, 0).await?.into_iter()) as Addrs);
+            }
+            Ok(Box::new(permitted(&name, 0, &api).await?.into_iter()) as Addrs)
+        })
     }
 }
 

@@ -21,6 +21,7 @@ use super::Driver;
 use super::take_snapshot::SnapshotJob;
 use crate::ServiceError;
 use crate::agent::{StartedCommand, Tokens};
+use crate::company::Inside;
 use crate::moving::{MoveOutcome, MovePlan};
 use crate::sandboxes::SandboxesState;
 use crate::snapshots::Seed;
@@ -486,21 +487,22 @@ async fn greet(
 ) -> Result<(InstanceRow, AgentClient, StartedCommand), ServiceError> {
     let lease = &job.lease;
     let (instance, authority) = (spec.instance.clone(), job.provider.authority(&spec.network));
+    let inside = Inside::of(&job.inner.config.company, &*job.provider, authority.as_deref());
     let Some(agent_token) = booted.agent_token else {
         let Some(had) = seed.and_then(|seed| seed.token.as_deref()) else {
             return Err(ServiceError::new(Code::Internal, "the copied agent does not answer"));
         };
         let tokens = Tokens::from_row(had).and_new()?;
         let (agent, agent_token) =
-            crate::agent::greet_restored(&job.provider, lease, &instance, &tokens).await?;
-        if authority.is_some() {
-            crate::agent::trust(&agent, lease, authority.as_deref()).await;
+            crate::agent::greet_restored(&job.provider, lease, &instance, &tokens, inside).await?;
+        if !inside.is_empty() {
+            crate::agent::trust(&agent, lease, inside).await;
         }
         let row = InstanceRow { instance, facts: booted.facts, agent_token };
         return Ok((row, agent, StartedCommand::None));
     };
     let agent = crate::agent::client(&job.provider, lease, &instance, &agent_token);
-    let command = timed("greet", crate::agent::greet(&agent, lease, authority.as_deref())).await?;
+    let command = timed("greet", crate::agent::greet(&agent, lease, inside)).await?;
     Ok((InstanceRow { instance, facts: booted.facts, agent_token }, agent, command))
 }
 
@@ -591,13 +593,18 @@ async fn restored(job: &EffectJob, instance: InstanceId) -> Result<Value, Outcom
 
 /// Installs the certificate authority of a sandbox whose requests are changed, if it is not installed already.
 async fn trust(job: &EffectJob, agent: &AgentClient) {
+    let company = Inside::of(&job.inner.config.company, &*job.provider, None);
     if !job.lease.is_intercepted() {
+        if !company.is_empty() {
+            crate::agent::trust(agent, &job.lease, company).await;
+        }
         return;
     }
     match crate::egress::compiled(&job.inner, &job.lease).await {
         Ok(egress) => {
             let authority = job.provider.authority(&egress);
-            crate::agent::trust(agent, &job.lease, authority.as_deref()).await;
+            let inside = Inside { authority: authority.as_deref(), ..company };
+            crate::agent::trust(agent, &job.lease, inside).await;
         }
         Err(error) => {
             tracing::warn!(sandbox = %job.lease.id, %error, cause = ?error.cause, "its network policy could not be read");
@@ -608,7 +615,8 @@ async fn trust(job: &EffectJob, agent: &AgentClient) {
 /// Greets an agent that was restored with its processes.
 async fn talk(job: &EffectJob, instance: InstanceId, facts: Value, tokens: &str) -> Outcome {
     let tokens = Tokens::from_row(tokens);
-    match crate::agent::greet_restored(&job.provider, &job.lease, &instance, &tokens).await {
+    let inside = Inside::of(&job.inner.config.company, &*job.provider, None);
+    match crate::agent::greet_restored(&job.provider, &job.lease, &instance, &tokens, inside).await {
         Ok((agent, agent_token)) => {
             trust(job, &agent).await;
             crate::inside_ports::open(&job.inner, &job.provider, &job.lease, &instance).await;

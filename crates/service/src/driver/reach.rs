@@ -9,6 +9,7 @@ use atoll_store::NewEvent;
 use super::update::APPLY;
 use super::{Driver, DriverMessage};
 use crate::ServiceError;
+use crate::company::Inside;
 
 /// How long until the policy is tried again after a failure.
 const AGAIN: Duration = Duration::from_secs(5);
@@ -115,7 +116,8 @@ impl Driver {
             self.agent.as_ref().filter(|_| self.lease.phase == Phase::Running && (had || has))
         {
             let authority = provider.authority(&egress);
-            crate::agent::trust(agent, lease, authority.as_deref()).await;
+            let inside = Inside::of(&self.inner.config.company, &**provider, authority.as_deref());
+            crate::agent::trust(agent, lease, inside).await;
         }
         provider.set_network(target, egress).await?;
         Ok(())

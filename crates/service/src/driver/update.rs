@@ -14,6 +14,7 @@ use atoll_store::{Admit, InstanceChange, NewEvent};
 use super::steps::ChangedLease;
 use super::{Driver, Edit};
 use crate::ServiceError;
+use crate::company::Inside;
 use crate::create::timeout_at;
 use crate::deadlines::check_possible;
 
@@ -212,8 +213,9 @@ impl Driver {
             let tells_agent = self.lease.phase == Phase::Running && (new.env != old.env || other_secrets);
             if let Some(agent) = self.agent.as_ref().filter(|_| tells_agent) {
                 let egress = crate::egress::compiled(&self.inner, new).await?;
-                let trusts = new.is_intercepted() && provider.authority(&egress).is_some();
-                crate::agent::resettle(agent, new, trusts).await?;
+                let authority = provider.authority(&egress).filter(|_| new.is_intercepted());
+                let inside = Inside::of(&self.inner.config.company, &**provider, authority.as_deref());
+                crate::agent::resettle(agent, new, inside).await?;
             }
             if let Some(agent) =
                 self.agent.as_ref().filter(|_| self.lease.phase == Phase::Running && new.limits != old.limits)

@@ -87,7 +87,29 @@ pub fn check(policy: &NetworkPolicy, floor: &TenantFloor) -> Result<(), BadPolic
             crate::HeaderText::Sealed(_) => Ok(()),
         })
     })?;
+    policy.egress_proxy.as_ref().map_or(Ok(()), check_proxy)?;
     check_limits(policy)
+}
+
+/// A SOCKS5 proxy by name or address, without a scheme.
+fn check_proxy(proxy: &crate::SandboxProxy) -> Result<(), BadPolicy> {
+    let is_plain = !proxy.address.contains(['/', '@']);
+    let parsed = format!("socks5://{}", proxy.address).parse::<crate::ProxyUrl>();
+    if !is_plain || parsed.is_err() || !proxy.address.contains(':') {
+        return Err(bad("egress_proxy", "its address must be HOST:PORT of a SOCKS5 proxy"));
+    }
+    let fits = |text: &str| (1..=255).contains(&text.len()) && !text.chars().any(char::is_control);
+    let is_good = |text: &crate::HeaderText| match text {
+        crate::HeaderText::Plain(text) => text.is_empty() || fits(text),
+        crate::HeaderText::Sealed(_) => true,
+    };
+    if !proxy.username.as_deref().is_none_or(fits) || !proxy.password.as_ref().is_none_or(is_good) {
+        return Err(bad("egress_proxy", "user and password are texts of at most 255 bytes"));
+    }
+    if proxy.username.is_none() && proxy.password.is_some() {
+        return Err(bad("egress_proxy", "a password needs a user"));
+    }
+    Ok(())
 }
 
 /// Checks the policy of a tenant, or of the operator: it may only restrict the policies of sandboxes.
@@ -97,6 +119,12 @@ pub fn check_layer(policy: &NetworkPolicy, floor: &TenantFloor) -> Result<(), Ba
     }
     if policy.learn {
         return Err(bad("learn", "only the policy of a sandbox can learn"));
+    }
+    if policy.egress_proxy.is_some() {
+        return Err(bad(
+            "egress_proxy",
+            "only the policy of a sandbox can name a proxy; for all there is --egress-proxy",
+        ));
     }
     check(policy, floor)
 }

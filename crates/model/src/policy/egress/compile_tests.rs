@@ -401,3 +401,50 @@ fn secrets_open_no_name_and_all_that_name_a_host_are_replaced() {
     assert_eq!(verdict(open.judge("example.net")), "passes, allow-all");
     assert!(!format!("{open:?} {:?}", egress.rewrite_for("api.example.com")).contains("canary"));
 }
+
+#[test]
+fn through_a_proxy_only_ipv4_goes_and_what_is_denied_stays_denied() {
+    let proxy = || EgressProxy { url: "http://u:canary@127.0.0.1:3128".parse().unwrap(), is_operators: true };
+    let six = NetworkPolicy {
+        mode: NetworkMode::Custom,
+        allow_cidrs: vec!["2001:db8:1::/48".parse().unwrap(), "203.0.113.0/24".parse().unwrap()],
+        ..NetworkPolicy::default()
+    };
+    let direct = compile(&TenantFloor::default(), None, &six, &[]);
+    let proxied = direct.clone().through(proxy());
+    assert!(!direct.is_proxied() && proxied.is_proxied() && proxied.needs_gate());
+    assert!(proxied.direct6.is_empty() && proxied.direct == direct.direct);
+    let stand_in = ranges::stand_in("only.inside.test");
+    assert!(ranges::is_stand_in(stand_in) && direct.judge_address(stand_in.into()).is_err());
+    assert_eq!(proxied.judge_address(stand_in.into()), Ok(()));
+    assert!(proxied.judge_address("10.0.0.1".parse().unwrap()).is_err(), "private stays private");
+    assert!(!format!("{proxied:?}").contains("canary"));
+    let closed = compile(&TenantFloor::default(), None, &NetworkPolicy::deny_all(), &[]).through(proxy());
+    assert!(!closed.is_proxied(), "the kernel refuses everything without the gate");
+}
+
+#[test]
+fn a_proxy_of_a_sandbox_is_an_address_and_belongs_to_no_layer() {
+    let with = |address: &str, username: Option<&str>, password: Option<&str>| NetworkPolicy {
+        egress_proxy: Some(crate::SandboxProxy {
+            address: address.to_owned(),
+            username: username.map(str::to_owned),
+            password: password.map(|text| crate::HeaderText::Plain(text.to_owned())),
+        }),
+        ..NetworkPolicy::default()
+    };
+    let floor = TenantFloor::default();
+    assert_eq!(check(&with("proxy.test:1080", Some("me"), Some("pw")), &floor), Ok(()));
+    assert_eq!(check(&with("203.0.113.7:1080", None, None), &floor), Ok(()));
+    for bad in [
+        with("proxy.test", None, None),
+        with("socks5://proxy.test:1080", None, None),
+        with("me@proxy.test:1080", None, None),
+        with("proxy.test:0", None, None),
+        with("proxy.test:1080", None, Some("pw")),
+        with("proxy.test:1080", Some(&"x".repeat(256)), None),
+    ] {
+        assert_eq!(check(&bad, &floor).unwrap_err().field, "egress_proxy");
+    }
+    assert!(check_layer(&with("proxy.test:1080", None, None), &floor).is_err());
+}

@@ -127,6 +127,25 @@ const fn net(a: u8, b: u8, len: u8) -> (u32, u32) {
     (first, first | (u32::MAX >> len))
 }
 
+/// The addresses that stand for names which only a proxy can resolve. They belong to the range for tests of
+/// devices, which is never routed; a sandbox sends packets to them to the gate only.
+const STAND_INS: (u32, u32) = (u32::from_be_bytes([198, 19, 0, 0]), u32::from_be_bytes([198, 19, 255, 255]));
+
+/// The address that stands for a name. Two names may share one: an address alone never says which name is meant.
+#[must_use]
+pub fn stand_in(name: &str) -> Ipv4Addr {
+    // FNV-1a: any even distribution does.
+    let hash =
+        name.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    Ipv4Addr::from(STAND_INS.0 | ((hash >> 16) ^ (hash & 0xffff)))
+}
+
+/// Whether an address stands for a name.
+#[must_use]
+pub fn is_stand_in(address: Ipv4Addr) -> bool {
+    (STAND_INS.0..=STAND_INS.1).contains(&address.into())
+}
+
 /// Private ranges: reachable only if a policy names them and the operator allows it.
 pub(super) const PRIVATE: [(u32, u32); 3] = [net(10, 0, 8), net(172, 16, 12), net(192, 168, 16)];
 

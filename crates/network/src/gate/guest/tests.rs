@@ -2,7 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 use atoll_model::NetworkPolicy;
-use atoll_model::policy::egress::{OpenedTransform, TenantFloor, compile};
+use atoll_model::policy::egress::ranges::stand_in;
+use atoll_model::policy::egress::{EgressProxy, OpenedTransform, TenantFloor, compile};
 
 use super::*;
 
@@ -191,4 +192,57 @@ fn a_request_on_a_connection_that_holds_needs_no_fresh_answer() {
     guest.state().answers.retain(|_, _| false);
     assert_eq!(http("a.test"), Ok(FlowCarrier::Requests));
     assert!(http("b.test").is_err());
+}
+
+fn proxied(egress: Arc<Egress>) -> Arc<Egress> {
+    let url = "http://127.0.0.1:3128".parse().unwrap();
+    Arc::new(Egress::clone(&egress).through(EgressProxy { url, is_operators: true }))
+}
+
+#[test]
+fn a_proxy_is_asked_for_the_name_that_a_fresh_answer_binds_to_the_address() {
+    let (guest, _) = guest(proxied(policy(r#""allow-all""#)));
+    let stand_in = stand_in("only.inside.test");
+    assert_eq!(guest.open("only.inside.test", &[stand_in], TTL), Ok(vec![stand_in]));
+    assert_eq!(guest.open("good.test", &[SITE], TTL), Ok(vec![SITE]));
+    let asked = |address, name| {
+        let visit = guest.arrive(to(address), 10).unwrap();
+        guest.destination(&visit.flow, name).map_err(|EgressRefusal(rule)| rule)
+    };
+    assert_eq!(asked(SITE, Some("good.test")), Ok("good.test".to_owned()));
+    assert_eq!(asked(SITE, Some("evil.test")), Ok(SITE.to_string()), "the hello alone binds nothing");
+    assert_eq!(asked(OTHER, None), Ok(OTHER.to_string()));
+    assert_eq!(asked(stand_in, Some("only.inside.test")), Ok("only.inside.test".to_owned()));
+    assert_eq!(asked(stand_in, None), Ok("only.inside.test".to_owned()), "ssh says no name");
+    assert!(asked(other_stand_in(stand_in), None).is_err());
+    // Another name with the same stand-in: the address alone says nothing any more.
+    assert_eq!(guest.open("collides.test", &[stand_in], TTL), Ok(vec![stand_in]));
+    assert!(asked(stand_in, None).is_err());
+}
+
+fn other_stand_in(one: Ipv4Addr) -> Ipv4Addr {
+    Ipv4Addr::from(u32::from(one) ^ 1)
+}
+
+#[test]
+fn another_way_out_ends_every_flow_and_keeps_no_stand_in() {
+    let direct = policy(r#""allow-all""#);
+    let (guest, _) = guest(proxied(Arc::clone(&direct)));
+    let stand_in = stand_in("only.inside.test");
+    guest.open("only.inside.test", &[stand_in], TTL).unwrap();
+    let visit = guest.arrive(to(stand_in), 10).unwrap();
+    assert_eq!(
+        guest.decide(&visit.flow, EgressWhat::Tls, "only.inside.test", false),
+        Ok(FlowCarrier::Direct)
+    );
+    guest.change(proxied(Arc::clone(&direct)));
+    assert!(!visit.flow.ended.is_cancelled(), "the same way");
+    assert!(guest.is_answer("only.inside.test", stand_in));
+    guest.change(direct);
+    assert!(visit.flow.ended.is_cancelled());
+    assert!(!guest.is_answer("only.inside.test", stand_in));
+    assert!(
+        guest.open("only.inside.test", &[stand_in], TTL).is_err(),
+        "it stands for nothing without a proxy"
+    );
 }

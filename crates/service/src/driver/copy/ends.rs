@@ -10,6 +10,7 @@ use rustix::process::{Gid, Uid};
 
 use crate::ServiceError;
 use crate::agent::{AgentOperation, refusal};
+use crate::company::Inside;
 use crate::moving::manifest::TopFolder;
 use crate::moving::owners::FileOwner;
 
@@ -40,7 +41,7 @@ pub(super) async fn greeted(
     token: Option<String>,
 ) -> Result<AgentClient, ServiceError> {
     let agent = crate::agent::client(provider, lease, instance, &token.unwrap_or_default());
-    drop(crate::agent::greet(&agent, lease, None).await?);
+    drop(crate::agent::greet(&agent, lease, Inside::default()).await?);
     Ok(agent.with_root_files())
 }
 
