@@ -3,6 +3,7 @@
 mod grant;
 mod invites;
 mod keys;
+mod logins;
 mod ports;
 mod previews;
 mod request_scope;
@@ -14,6 +15,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 pub use grant::{Grant, Holder, SandboxTarget};
+pub use logins::{ApprovedLogin, LoginPoll, PendingLogin, StartedLogin};
 pub use ports::{DEFAULT_PORT, PortAnswer, PortQuestion, PortSession, PortTarget};
 pub use previews::{CreatedPreview, NewPreview};
 pub use request_scope::RequestScope;
@@ -26,6 +28,7 @@ use crate::sandboxes::Sandboxes;
 use crate::volumes::Volumes;
 use invites::Invites;
 use keys::KeyCache;
+use logins::Logins;
 use previews::PreviewCache;
 use throttle::AuthThrottle;
 
@@ -42,6 +45,7 @@ struct AccessState {
     revocations: Arc<Revocations>,
     keys: KeyCache,
     invites: Invites,
+    logins: Logins,
     throttle: AuthThrottle,
     previews: PreviewCache,
     /// Changes of a tenant's policy and secrets go one after the other: the last one wins everywhere.
@@ -94,6 +98,7 @@ impl Access {
                 revocations,
                 keys: KeyCache::default(),
                 invites: Invites::default(),
+                logins: Logins::default(),
                 throttle: AuthThrottle::default(),
                 previews: PreviewCache::default(),
                 policy_turn: tokio::sync::Mutex::default(),

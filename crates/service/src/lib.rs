@@ -58,8 +58,8 @@ mod volumes;
 mod wake;
 
 pub use access::{
-    Access, CreatedPreview, DEFAULT_PORT, Grant, Holder, NewPreview, PortAnswer, PortQuestion, PortSession,
-    PortTarget, RequestScope, SandboxTarget, TokenOf,
+    Access, ApprovedLogin, CreatedPreview, DEFAULT_PORT, Grant, Holder, LoginPoll, NewPreview, PendingLogin,
+    PortAnswer, PortQuestion, PortSession, PortTarget, RequestScope, SandboxTarget, StartedLogin, TokenOf,
 };
 /// Of the protocol that [`SandboxSession::forward`] carries.
 pub use atoll_agentapi::{AGENT_PORT, AgentError, ENVD_VERSION, Forwarded, TOKEN_HEADER};

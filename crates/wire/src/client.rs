@@ -9,6 +9,7 @@ mod error;
 mod exec;
 mod files;
 mod git;
+mod logins;
 mod lsp;
 mod mcp;
 mod operator;

@@ -24,6 +24,7 @@ mod files;
 mod git;
 mod health;
 mod keys;
+mod logins;
 mod lsp;
 mod metrics;
 mod network;

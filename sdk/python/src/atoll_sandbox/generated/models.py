@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from typing_extensions import Required
 
 __all__ = [
+    "ApprovedLogin",
     "Archive",
     "ArchiveWritten",
     "Awake",
@@ -70,6 +71,9 @@ __all__ = [
     "Level",
     "Lineage",
     "ListedPreview",
+    "Login",
+    "LoginPoll",
+    "LoginState",
     "MadeFrom",
     "MemoryLocation",
     "Mount",
@@ -119,6 +123,7 @@ __all__ = [
     "SnapshotState",
     "Stage",
     "Start",
+    "StartedLogin",
     "Status",
     "Storage",
     "Template",
@@ -139,6 +144,22 @@ __all__ = [
     "Wake",
     "What",
 ]
+
+Scope = Literal["admin", "user"]
+"""Scope of a key: all tenants, or only its own tenant."""
+
+class ApprovedLogin(Model):
+    """What was approved: the key that the client gets with its next poll."""
+
+    address: str | None = None
+    """The address from which the login was started."""
+    name: str
+    """Name of the key."""
+    scope: Scope
+    tenant: str
+    """The tenant's id."""
+    tenant_name: str
+
 
 class Archive(Model):
     """Files in object storage."""
@@ -389,9 +410,6 @@ class CommandFailure(Model):
         "at": ("at", parse_time),
     }
 
-
-Scope = Literal["admin", "user"]
-"""Scope of a key: all tenants, or only its own tenant."""
 
 class Key(Model):
     """A key without its secret."""
@@ -1087,6 +1105,39 @@ class Lineage(Model):
     """Snapshot that it was created from."""
 
 
+class Login(Model):
+    """A login as the person sees it who may approve it."""
+
+    address: str | None = None
+    """The address from which it was started."""
+    code: str
+    created_at: datetime
+    expires_at: datetime
+    name: str
+    """The name that the client gave itself. It proves nothing."""
+
+    _convert = {
+        "created_at": ("created_at", parse_time),
+        "expires_at": ("expires_at", parse_time),
+    }
+
+
+LoginState = Literal["pending", "approved", "denied"]
+"""The state of a login."""
+
+class LoginPoll(Model):
+    """The answer to a poll."""
+
+    key: CreatedKey | None = None
+    state: LoginState
+    tenant_name: str | None = None
+    """The name of the key's tenant."""
+
+    _convert = {
+        "key": ("key", CreatedKey),
+    }
+
+
 MadeFrom = Literal["built-in", "image", "build", "import"]
 """Origin of a template."""
 
@@ -1472,6 +1523,22 @@ class Start(TypedDict, total=False):
     """User that runs commands."""
     workdir: str | None
     """Working directory of commands."""
+
+
+class StartedLogin(Model):
+    """A login that was started; its secret is shown only here."""
+
+    code: str
+    """For the person who approves it. It works once."""
+    expires_at: datetime
+    poll_every_s: int
+    """How long to wait between two polls."""
+    secret: str
+    """To be sent as the bearer of `POST /v1/logins/poll`."""
+
+    _convert = {
+        "expires_at": ("expires_at", parse_time),
+    }
 
 
 class Template(Model):
