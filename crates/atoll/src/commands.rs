@@ -128,7 +128,7 @@ pub(crate) async fn dispatch(context: &CommandContext, command: Command) -> Resu
         Command::Context(args) => context::context(context, args).map(done),
         Command::Key(args) => key::key(context, args).await.map(done),
         Command::Tenant(args) => tenant::tenant(context, args).await.map(done),
-        Command::Tls(args) => tls::tls(context, args).map(done),
+        Command::Tls(args) => tls::tls(context, args).await.map(done),
         Command::Env(args) => env::env(context, &args).await.map(done),
         Command::Mcp(args) => mcp::mcp(context, args).await.map(done),
         Command::Server(args) => server::server(context, args).await.map(done),

@@ -7,6 +7,7 @@
 //! Each step is undone by dropping its result; sandboxes continue whatever happens here. The launcher is this program
 //! again, started by the engine as `atoll launcher` ([`launcher`]).
 
+mod acme;
 mod checks;
 mod daytona;
 mod e2b;
@@ -225,7 +226,7 @@ fn note_wait(settings: &Settings, what: &str) {
 
 /// Serves both ports until the server closes, and finishes requests under way.
 async fn serve_listeners(server: &HttpServer, plain: TcpListener, settings: &Settings, reload: &Arc<Notify>) {
-    tokio::join!(server.serve(plain), tls::serve(server, settings, reload));
+    tokio::join!(server.serve(plain), tls::serve(server, settings, reload), acme::keep(server, settings));
     match server.connections() {
         0 => {}
         count => note_wait(settings, &format!("the requests of {count} connections to end")),
