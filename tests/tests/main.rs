@@ -74,6 +74,7 @@ mod remote_e2b;
 mod remote_server;
 mod remote_snapshots;
 mod remote_sockets;
+mod remote_use;
 mod resources;
 mod sdk_python;
 mod sdk_typescript;

@@ -47,6 +47,22 @@ test('a link hands the key over once', async () => {
   browser.check()
 })
 
+test('a login is approved by its typed code, and the page says who asks for what', async () => {
+  const login = await api('POST', '/v1/logins', { name: 'anna@laptop' })
+  const page = await browser.page({ hash: '#/approve' })
+  await page.getByLabel('Code that').fill(login.code.toLowerCase())
+  await page.getByRole('button', { name: 'Continue' }).click()
+  await page.getByText('anna@laptop').waitFor()
+  await page.getByText('a user key').waitFor()
+  await accessible(page, 'a login to approve')
+  await page.getByRole('button', { name: 'Approve', exact: true }).click()
+  await page.getByRole('status').getByText('anna@laptop').waitFor()
+  const got = await api('POST', '/v1/logins/poll', undefined, login.secret)
+  assert.deepEqual([got.state, got.key.scope, got.key.name], ['approved', 'user', 'anna@laptop'])
+  await page.context().close()
+  browser.check()
+})
+
 test('a link to another account asks before it replaces the key', async () => {
   const other = process.env.ATOLL_OTHER_KEY
   const [mine, theirs] = await Promise.all([KEY, other].map((key) => api('GET', '/v1/keys/current', undefined, key)))

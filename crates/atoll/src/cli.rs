@@ -7,6 +7,7 @@ pub(crate) mod life;
 pub(crate) mod mcp;
 mod named;
 pub(crate) mod network;
+pub(crate) mod remote;
 pub(crate) mod sandbox;
 pub(crate) mod serve;
 pub(crate) mod server;
@@ -60,11 +61,11 @@ Exit status of run and exec: that of the command; 124 timeout, 125 Atoll failed,
 /// Connection and output options of every command.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Global {
-    /// URL of the server; unix:PATH is a Unix socket [default: the server of DATA, else /run/atoll/atoll.sock, else
-    /// http://127.0.0.1:7070]
+    /// URL of the server; unix:PATH is a Unix socket [default: the context's, else the server of DATA, else
+    /// /run/atoll/atoll.sock, else http://127.0.0.1:7070]
     #[arg(long, global = true, env = env::URL, hide_env_values = true, help_heading = "Connection")]
     pub(crate) url: Option<String>,
-    /// API key [default: none at a Unix socket, else DATA/admin.key on the same machine]
+    /// API key [default: the context's, else none at a Unix socket, else DATA/admin.key on the same machine]
     #[arg(long, global = true, env = env::API_KEY, hide_env_values = true, help_heading = "Connection")]
     pub(crate) api_key: Option<String>,
     /// PEM file with an additional certificate authority to trust, for a server with https
@@ -85,6 +86,18 @@ pub(crate) struct Global {
     /// The Unix socket that the configuration file names.
     #[arg(skip)]
     pub(crate) machine_socket: Option<PathBuf>,
+    /// Stored server to use, with its key; `local` is the server of this machine [default: that of `atoll context use`]
+    #[arg(long = "context", global = true, env = env::CONTEXT, hide_env_values = true, value_name = "NAME", help_heading = "Connection")]
+    pub(crate) context_name: Option<String>,
+    /// The context whose settings are above.
+    #[arg(skip)]
+    pub(crate) context: Option<String>,
+    /// Certificates to trust, of that context, in PEM.
+    #[arg(skip)]
+    pub(crate) ca_pem: Option<String>,
+    /// Print no warnings about versions and keys in clear text
+    #[arg(long, global = true, help_heading = "Output")]
+    pub(crate) quiet: bool,
     /// Print JSON on stdout, and errors as JSON on stderr
     #[arg(long, global = true, help_heading = "Output")]
     pub(crate) json: bool,
@@ -98,6 +111,7 @@ impl Global {
         self.ca.take_if(|file| file.as_os_str().is_empty());
         self.data.take_if(|folder| folder.as_os_str().is_empty());
         self.config.take_if(|file| file.as_os_str().is_empty());
+        self.context_name.take_if(|name| name.is_empty());
     }
 
     /// Data folder of the server.
@@ -200,6 +214,15 @@ pub(crate) enum Command {
     Provider(Provider),
     /// Open the web page in a browser, or print a link to it that works once, within a minute
     Open(sandbox::OpenPage),
+    /// Log in to a server on another machine with a one-time code, or approve such a login
+    Login(remote::Login),
+    /// Revoke the key of a context and forget it
+    Logout(remote::Logout),
+    /// Show the server, tenant, key and rights that commands use
+    Whoami,
+    /// Manage contexts: servers on other machines, with their keys
+    #[command(subcommand)]
+    Context(remote::Context),
     /// Manage API keys
     #[command(subcommand)]
     Key(Key),
@@ -236,6 +259,25 @@ pub(crate) enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<std::ffi::OsString>,
     },
+}
+
+impl Command {
+    /// Whether it goes to the server of the current context. Others concern this machine or no server at all.
+    pub(crate) fn uses_context(&self) -> bool {
+        match self {
+            Self::Login(login) => login.server.is_none(),
+            Self::Serve(_)
+            | Self::Server(_)
+            | Self::Launcher { .. }
+            | Self::Doctor
+            | Self::Openapi
+            | Self::Completions { .. }
+            | Self::Tls(_)
+            | Self::Context(_)
+            | Self::Logout(_) => false,
+            _ => true,
+        }
+    }
 }
 
 #[derive(Debug, Subcommand)]

@@ -3,15 +3,17 @@
 //! It makes no decisions that belong to the server, and never sends the admin key of this machine to another one.
 
 pub(crate) mod address;
+mod notices;
 pub(crate) mod similar_names;
-mod trust;
+pub(crate) mod trust;
 
 use std::{ops::Deref, sync::Arc, time::Duration};
 
-use atoll_client::client::{ApiError, ClientError, MapError};
+use atoll_client::client::{ApiError, ClientError, MapError, VERSION_HEADER};
 
 use crate::{cli::Global, failure::Failure};
 use address::Address;
+use notices::Notices;
 
 /// A connection to one server with one key.
 #[derive(Clone)]
@@ -41,6 +43,21 @@ impl Client {
 
     fn at(address: Address, global: &Global) -> Result<Self, Failure> {
         let key = address.key(global)?;
+        Self::open(global, address, key)
+    }
+
+    /// Without a key: it is what the login is for.
+    pub(crate) fn for_login(global: &Global) -> Result<Self, Failure> {
+        let address = Address::find(global)?;
+        Notices::of(global).clear_text(&address);
+        Self::open(global, address, None)
+    }
+
+    fn open(global: &Global, address: Address, key: Option<String>) -> Result<Self, Failure> {
+        let notices = Notices::of(global);
+        if key.is_some() {
+            notices.clear_text(&address);
+        }
         let tls = if address.is_https() { Some(trust::config(global)?) } else { None };
         let mut http = reqwest::Client::builder()
             .connect_timeout(CONNECT_WITHIN)
@@ -59,7 +76,7 @@ impl Client {
         let http = http
             .build()
             .map_err(|e| Failure::new("internal", format!("the HTTP client cannot be created: {e}")))?;
-        let errors = CliErrors { address: address.clone(), has_key: key.is_some() };
+        let errors = CliErrors { address: address.clone(), has_key: key.is_some(), notices };
         let api = atoll_client::client::Client::new(http, address.url().clone(), key.clone(), errors);
         Ok(Self { api, address, key, tls })
     }
@@ -103,10 +120,17 @@ impl Deref for Client {
 pub(crate) struct CliErrors {
     address: Address,
     has_key: bool,
+    notices: Notices,
 }
 
 impl MapError for CliErrors {
     type Error = Failure;
+
+    fn answered(&self, headers: &reqwest::header::HeaderMap) {
+        if let Some(version) = headers.get(VERSION_HEADER).and_then(|version| version.to_str().ok()) {
+            self.notices.version(&self.address, version);
+        }
+    }
 
     fn map(&self, error: ClientError) -> Failure {
         match error {

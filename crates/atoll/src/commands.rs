@@ -11,6 +11,7 @@ mod archive_stream;
 mod build;
 mod code;
 mod command_hints;
+mod context;
 mod cp;
 mod create;
 mod doctor;
@@ -26,6 +27,7 @@ mod key;
 mod learned_policy;
 mod lifecycle;
 mod list;
+mod login;
 mod logs;
 mod mcp;
 mod moving;
@@ -124,9 +126,13 @@ pub(crate) async fn dispatch(context: &CommandContext, mut command: Command) -> 
         Command::Volume(args) => volume::volume(context, args).await.map(done),
         Command::Provider(args) => provider::provider(context, args).await.map(done),
         Command::Open(args) => open::open(context, args).await.map(done),
+        Command::Login(args) => login::login(context, args).await.map(done),
+        Command::Logout(args) => login::logout(context, args).await.map(done),
+        Command::Whoami => login::whoami(context).await.map(done),
+        Command::Context(args) => context::context(context, args).map(done),
         Command::Key(args) => key::key(context, args).await.map(done),
         Command::Tenant(args) => tenant::tenant(context, args).await.map(done),
-        Command::Tls(args) => tls::tls(context, args).map(done),
+        Command::Tls(args) => tls::tls(context, args).await.map(done),
         Command::Env(args) => env::env(context, &args).await.map(done),
         Command::Mcp(args) => mcp::mcp(context, args).await.map(done),
         Command::Server(args) => server::server(context, args).await.map(done),

@@ -12,6 +12,8 @@ pub(crate) const URL: &str = "ATOLL_URL";
 pub(crate) const API_KEY: &str = "ATOLL_API_KEY";
 /// PEM file with an authority to trust for HTTPS, besides the system's.
 pub(crate) const CA: &str = "ATOLL_CA";
+/// Name of the stored server that commands use.
+pub(crate) const CONTEXT: &str = "ATOLL_CONTEXT";
 /// Folder of the server's state; default `~/.atoll`.
 pub(crate) const DATA: &str = "ATOLL_DATA";
 /// Configuration file of the server.
@@ -112,6 +114,8 @@ const NO_COLOR: &str = "NO_COLOR";
 const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 const HOME: &str = "HOME";
 const SUDO_USER: &str = "SUDO_USER";
+const USER: &str = "USER";
+const CONFIG_HOME: &str = "XDG_CONFIG_HOME";
 const TERM: &str = "TERM";
 const SHELL_COLUMNS: &str = "COLUMNS";
 
@@ -138,6 +142,23 @@ pub(crate) fn default_data() -> std::path::PathBuf {
 /// The socket on which systemd waits for the message that the server is ready.
 pub(crate) fn notify_socket() -> Option<std::ffi::OsString> {
     std::env::var_os(NOTIFY_SOCKET).filter(|path| !path.is_empty())
+}
+
+/// Folder of the user's settings: `XDG_CONFIG_HOME`, which counts only as a full path, else `~/.config`.
+pub(crate) fn config_home() -> std::path::PathBuf {
+    let named = std::env::var_os(CONFIG_HOME).map(std::path::PathBuf::from).filter(|path| path.is_absolute());
+    named.unwrap_or_else(|| home().join(".config"))
+}
+
+/// The user and this machine, such as `anna@laptop`: the name of a key. Printable ASCII.
+pub(crate) fn user_at_host() -> String {
+    let user = std::env::var(USER).ok().filter(|user| !user.is_empty());
+    let user = user.unwrap_or_else(|| format!("uid-{}", rustix::process::getuid().as_raw()));
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = if host.trim().is_empty() { "unknown" } else { host.trim() };
+    let plain = |c: char| if c.is_ascii_graphic() { c } else { '-' };
+    // LIMIT: a name of a key has 200 characters at most.
+    format!("{user}@{host}").chars().map(plain).take(150).collect()
 }
 
 /// Whether a user other than root started this program with sudo; then root's folder is not the user's.
@@ -194,6 +215,7 @@ mod tests {
             TLS_KEY,
             URL,
             API_KEY,
+            CONTEXT,
             DATA,
             CONFIG,
             SOCKET,

@@ -9,6 +9,7 @@
 mod cli;
 mod client;
 mod commands;
+mod contexts;
 mod environment;
 mod failure;
 mod human;
@@ -18,7 +19,7 @@ mod server;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory, FromArgMatches};
 
 use cli::{Cli, Command};
 use commands::CommandContext;
@@ -29,8 +30,11 @@ use out::Out;
 const PASS_THROUGH: [&str; 5] = ["run", "exec", "code", "git", "grep"];
 
 fn main() -> ExitCode {
-    let mut cli = match Cli::try_parse() {
-        Ok(cli) => cli,
+    let parsed = Cli::command()
+        .try_get_matches()
+        .and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, contexts::Typed::of(&matches))));
+    let (mut cli, typed) = match parsed {
+        Ok(parsed) => parsed,
         Err(refused) => return usage(&without_hidden_guesses(refused)),
     };
     cli.global.drop_empty();
@@ -38,6 +42,12 @@ fn main() -> ExitCode {
     // An error means that the process already has a provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let out = Out::new(cli.global.json);
+    if cli.command.uses_context()
+        && let Err(failure) = contexts::apply(&mut cli.global, typed, out)
+    {
+        failure.report(out);
+        return ExitCode::from(failure.exit);
+    }
     let result = match cli.command {
         Command::Launcher { arguments } => return serve::launcher(arguments),
         Command::Serve(_) => serve::serve(std::env::args_os().collect(), out),
@@ -144,6 +154,8 @@ fn usage(refused: &clap::Error) -> ExitCode {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
 
     #[test]

@@ -7,6 +7,7 @@
 //! Each step is undone by dropping its result; sandboxes continue whatever happens here. The launcher is this program
 //! again, started by the engine as `atoll launcher` ([`launcher`]).
 
+mod acme;
 mod checks;
 mod company_network;
 mod daytona;
@@ -261,7 +262,8 @@ async fn serve_listeners(
             server.serve_unix(listener, identify).await;
         }
     };
-    tokio::join!(server.serve(plain), tls::serve(server, settings, reload), at_socket);
+    let certificates = acme::keep(server, settings);
+    tokio::join!(server.serve(plain), tls::serve(server, settings, reload), at_socket, certificates);
     // A new server may take its place while requests under way end.
     drop(socket);
     match server.connections() {

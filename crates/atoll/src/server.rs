@@ -2,6 +2,7 @@
 //!
 //! The server itself is in `serve`.
 
+pub(crate) mod acme_files;
 pub(crate) mod background;
 pub(crate) mod config_file;
 pub(crate) mod config_text;

@@ -35,6 +35,6 @@ mod wake_page;
 pub use host::Domain;
 pub use inside::serve_inside;
 pub use listener::{BadCertificate, CertificateFiles, Closing, HttpServer, Limits, Tls};
-pub use local_ca::{IssueDate, Leaf, LocalCa, NotMade, names};
+pub use local_ca::{HostName, IssueDate, Leaf, LocalCa, NotMade, names};
 pub use proxy::{Dispatch, PortRequest, PortRequestOrigin, Proxy, Refused, StandIn};
 pub use route::{FieldRoute, Misrouted, Preview, Route};

@@ -1,10 +1,12 @@
 //! A certificate authority for one machine and one domain, and its certificate for this server.
 //!
-//! Its certificate limits what it may sign: names below `localhost` and below the domain, and loopback addresses. So
-//! clients that trust it trust it only for those. Pure except for randomness: it writes no file and reads no clock.
+//! Its certificate limits what it may sign: names below `localhost`, below the domain and below further names of the server,
+//! loopback addresses and further addresses of the server. So clients that trust it trust it only for those. Pure except for randomness: it writes no file and reads no clock.
 
+use std::fmt;
 use std::net::IpAddr;
 
+use crate::Domain;
 use rcgen::date_time_ymd as ymd;
 use rcgen::{
     BasicConstraints, CertificateParams, CidrSubnet, DistinguishedName, DnType, ExtendedKeyUsagePurpose,
@@ -44,9 +46,50 @@ impl IssueDate {
     }
 }
 
+/// A name or an address at which clients reach a server, besides its domain.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum HostName {
+    /// In lower case; never a wildcard.
+    Name(String),
+    Address(IpAddr),
+}
+
+impl HostName {
+    /// Parses `atoll.example.com`, `10.0.0.5` or `2001:db8::1`; `None` if it is neither a name nor an address.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        if let Ok(address) = text.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
+            return (!address.is_unspecified()).then_some(Self::Address(address));
+        }
+        Domain::parse(text).map(|name| Self::Name(name.as_str().to_owned()))
+    }
+
+    /// Whether an authority for this name may also sign for `other`: the same address, or the name and names below it.
+    fn covers(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Name(own), Self::Name(other)) => {
+                other.strip_suffix(own.as_str()).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+            }
+            (Self::Address(own), Self::Address(other)) => own == other,
+            (Self::Name(_), Self::Address(_)) | (Self::Address(_), Self::Name(_)) => false,
+        }
+    }
+}
+
+impl fmt::Display for HostName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(name) => f.write_str(name),
+            Self::Address(address) => address.fmt(f),
+        }
+    }
+}
+
 /// The authority.
 pub struct LocalCa {
     domain: String,
+    /// What else it may sign for.
+    hosts: Vec<HostName>,
     key: KeyPair,
     params: CertificateParams,
     certificate: String,
@@ -84,25 +127,34 @@ pub struct NotMade {
 }
 
 impl LocalCa {
-    /// Makes a new authority, valid for ten years.
-    pub fn make(domain: &str, today: IssueDate) -> Result<Self, NotMade> {
-        Self::try_make(domain, today).map_err(|cause| not_made(domain, cause))
+    /// Makes a new authority for a domain and further names and addresses, valid for ten years.
+    pub fn make(domain: &str, hosts: &[HostName], today: IssueDate) -> Result<Self, NotMade> {
+        Self::try_make(domain, hosts, today).map_err(|cause| not_made(domain, cause))
     }
 
-    fn try_make(domain: &str, today: IssueDate) -> Result<Self, rcgen::Error> {
+    fn try_make(domain: &str, hosts: &[HostName], today: IssueDate) -> Result<Self, rcgen::Error> {
         let key = KeyPair::generate()?;
-        let mut params = params(domain);
+        let mut params = params(domain, hosts);
         params.not_before = today.in_years(-1, ymd);
         params.not_after = today.in_years(10, ymd);
         let certificate = params.self_signed(&key)?.pem();
-        Ok(Self { domain: domain.to_owned(), key, params, certificate })
+        Ok(Self { domain: domain.to_owned(), hosts: hosts.to_owned(), key, params, certificate })
     }
 
-    /// Opens an existing authority from its files.
-    pub fn open(domain: &str, certificate: &str, key: &str) -> Result<Self, NotMade> {
+    /// Opens an existing authority from its files; it was made for this domain and these names and addresses.
+    pub fn open(domain: &str, hosts: &[HostName], certificate: &str, key: &str) -> Result<Self, NotMade> {
         let key = KeyPair::from_pem(key).map_err(|cause| not_made(domain, cause))?;
-        let certificate = certificate.to_owned();
-        Ok(Self { domain: domain.to_owned(), key, params: params(domain), certificate })
+        let (certificate, params) = (certificate.to_owned(), params(domain, hosts));
+        Ok(Self { domain: domain.to_owned(), hosts: hosts.to_owned(), key, params, certificate })
+    }
+
+    /// Whether its certificate allows it to sign for this name or address.
+    #[must_use]
+    pub fn may_sign(&self, host: &HostName) -> bool {
+        let own = ["localhost", self.domain.as_str()].map(|name| HostName::Name(name.to_owned()));
+        own.iter().chain(&self.hosts).any(|known| known.covers(host))
+            || matches!(host, HostName::Address(IpAddr::V4(address)) if address.is_loopback())
+            || matches!(host, HostName::Address(IpAddr::V6(address)) if address.is_loopback())
     }
 
     /// Its certificate as PEM, which clients have to trust.
@@ -117,15 +169,22 @@ impl LocalCa {
         self.key.serialize_pem()
     }
 
-    /// A certificate for every name of a server of this domain. It is valid for two years, because some clients accept
-    /// no longer validity.
-    pub fn leaf(&self, today: IssueDate) -> Result<Leaf, NotMade> {
-        self.try_leaf(today).map_err(|cause| not_made(&self.domain, cause))
+    /// A certificate for every name of a server of this domain, and for further ones that it may sign for. It is valid for two
+    /// years, because some clients accept no longer validity.
+    pub fn leaf(&self, hosts: &[HostName], today: IssueDate) -> Result<Leaf, NotMade> {
+        self.try_leaf(hosts, today).map_err(|cause| not_made(&self.domain, cause))
     }
 
-    fn try_leaf(&self, today: IssueDate) -> Result<Leaf, rcgen::Error> {
+    fn try_leaf(&self, hosts: &[HostName], today: IssueDate) -> Result<Leaf, rcgen::Error> {
         let key = KeyPair::generate()?;
-        let mut leaf = CertificateParams::new(names(&self.domain))?;
+        let mut all = names(&self.domain);
+        all.extend(hosts.iter().filter_map(|host| match host {
+            HostName::Name(name) => Some(name.clone()),
+            HostName::Address(_) => None,
+        }));
+        all.sort_unstable();
+        all.dedup();
+        let mut leaf = CertificateParams::new(all)?;
         leaf.not_before = today.in_years(-1, ymd);
         leaf.not_after = today.in_years(1, ymd);
         leaf.distinguished_name = called("Atoll");
@@ -133,8 +192,14 @@ impl LocalCa {
         leaf.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         leaf.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         leaf.use_authority_key_identifier_extension = true;
-        leaf.subject_alt_names
-            .extend(LOOPBACK.iter().filter_map(|ip| ip.parse::<IpAddr>().ok()).map(SanType::IpAddress));
+        let mut addresses: Vec<IpAddr> = LOOPBACK.iter().filter_map(|ip| ip.parse().ok()).collect();
+        addresses.extend(hosts.iter().filter_map(|host| match host {
+            HostName::Name(_) => None,
+            HostName::Address(address) => Some(*address),
+        }));
+        addresses.sort_unstable();
+        addresses.dedup();
+        leaf.subject_alt_names.extend(addresses.into_iter().map(SanType::IpAddress));
         let issuer = Issuer::from_params(&self.params, &self.key);
         let certificate = leaf.signed_by(&key, &issuer)?;
         Ok(Leaf { chain: format!("{}{}", certificate.pem(), self.certificate), key: key.serialize_pem() })
@@ -156,24 +221,28 @@ pub fn names(domain: &str) -> Vec<String> {
     names
 }
 
-fn params(domain: &str) -> CertificateParams {
+fn params(domain: &str, hosts: &[HostName]) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = called(NAME);
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     let below = |name: &str| GeneralSubtree::DnsName(name.to_owned());
-    params.name_constraints = Some(NameConstraints {
-        permitted_subtrees: vec![
-            below("localhost"),
-            below(domain),
-            GeneralSubtree::IpAddress(CidrSubnet::from_v4_prefix([127, 0, 0, 0], 8)),
-            GeneralSubtree::IpAddress(CidrSubnet::from_v6_prefix(
-                std::net::Ipv6Addr::LOCALHOST.octets(),
-                128,
-            )),
-        ],
-        excluded_subtrees: Vec::new(),
-    });
+    let mut permitted_subtrees = vec![
+        below("localhost"),
+        below(domain),
+        GeneralSubtree::IpAddress(CidrSubnet::from_v4_prefix([127, 0, 0, 0], 8)),
+        GeneralSubtree::IpAddress(CidrSubnet::from_v6_prefix(std::net::Ipv6Addr::LOCALHOST.octets(), 128)),
+    ];
+    permitted_subtrees.extend(hosts.iter().map(|host| match host {
+        HostName::Name(name) => below(name),
+        HostName::Address(IpAddr::V4(address)) => {
+            GeneralSubtree::IpAddress(CidrSubnet::from_v4_prefix(address.octets(), 32))
+        }
+        HostName::Address(IpAddr::V6(address)) => {
+            GeneralSubtree::IpAddress(CidrSubnet::from_v6_prefix(address.octets(), 128))
+        }
+    }));
+    params.name_constraints = Some(NameConstraints { permitted_subtrees, excluded_subtrees: Vec::new() });
     params
 }
 
@@ -190,6 +259,24 @@ fn not_made(domain: &str, cause: rcgen::Error) -> NotMade {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_authority_signs_for_what_it_was_made_for() {
+        let today = IssueDate { year: 2026, month: 11, day: 15 };
+        let host = |text: &str| HostName::parse(text).expect("valid");
+        let ca =
+            LocalCa::make("localhost", &[host("lab.example.com"), host("10.0.0.5")], today).expect("made");
+        for fine in ["Lab.example.com", "a.lab.example.com", "10.0.0.5", "127.0.0.9", "::1", "x.localhost"] {
+            assert!(ca.may_sign(&host(fine)), "{fine}");
+        }
+        for other in ["example.com", "xlab.example.com", "10.0.0.6", "2001:db8::1"] {
+            assert!(!ca.may_sign(&host(other)), "{other}");
+        }
+        assert!(ca.leaf(&[host("lab.example.com"), host("10.0.0.5"), host("127.0.0.1")], today).is_ok());
+        for odd in ["", "*.example.com", "a b", "0.0.0.0", "::", "10.0.0.256", "http://a"] {
+            assert_eq!(HostName::parse(odd), None, "{odd}");
+        }
+    }
 
     #[test]
     fn a_domain_of_one_label_has_a_second_form() {

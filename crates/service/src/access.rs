@@ -3,6 +3,7 @@
 mod grant;
 mod invites;
 mod keys;
+mod logins;
 mod ports;
 mod previews;
 mod request_scope;
@@ -15,6 +16,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 pub use grant::{Grant, Holder, SandboxTarget};
+pub use logins::{ApprovedLogin, LoginPoll, PendingLogin, StartedLogin};
 pub use ports::{DEFAULT_PORT, PortAnswer, PortQuestion, PortSession, PortTarget};
 pub use previews::{CreatedPreview, NewPreview};
 pub use request_scope::RequestScope;
@@ -28,6 +30,7 @@ use crate::sandboxes::Sandboxes;
 use crate::volumes::Volumes;
 use invites::Invites;
 use keys::KeyCache;
+use logins::Logins;
 use previews::PreviewCache;
 use throttle::AuthThrottle;
 
@@ -46,6 +49,7 @@ struct AccessState {
     /// The hash of the key in `DATA/admin.key`, which root at the Unix socket acts with.
     machine_key: std::sync::OnceLock<Option<atoll_store::Hash>>,
     invites: Invites,
+    logins: Logins,
     throttle: AuthThrottle,
     previews: PreviewCache,
     /// Changes of a tenant's policy and secrets go one after the other: the last one wins everywhere.
@@ -99,6 +103,7 @@ impl Access {
                 keys: KeyCache::default(),
                 machine_key: std::sync::OnceLock::new(),
                 invites: Invites::default(),
+                logins: Logins::default(),
                 throttle: AuthThrottle::default(),
                 previews: PreviewCache::default(),
                 policy_turn: tokio::sync::Mutex::default(),

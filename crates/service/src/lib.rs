@@ -60,8 +60,9 @@ mod volumes;
 mod wake;
 
 pub use access::{
-    Access, CreatedPreview, DEFAULT_PORT, Grant, Holder, NewPreview, PeerRole, PortAnswer, PortQuestion,
-    PortSession, PortTarget, RequestScope, SandboxTarget, TokenOf, UnixPeer,
+    Access, ApprovedLogin, CreatedPreview, DEFAULT_PORT, Grant, Holder, LoginPoll, NewPreview, PeerRole,
+    PendingLogin, PortAnswer, PortQuestion, PortSession, PortTarget, RequestScope, SandboxTarget, StartedLogin,
+    TokenOf, UnixPeer,
 };
 /// Of the protocol that [`SandboxSession::forward`] carries.
 pub use atoll_agentapi::{AGENT_PORT, AgentError, ENVD_VERSION, Forwarded, TOKEN_HEADER};

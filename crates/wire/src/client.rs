@@ -9,6 +9,7 @@ mod error;
 mod exec;
 mod files;
 mod git;
+mod logins;
 mod lsp;
 mod mcp;
 mod operator;
@@ -27,7 +28,7 @@ use serde::de::DeserializeOwned;
 
 use crate::errors::Envelope;
 pub use answer::{Answer, List, Listing, Page};
-pub use error::{ApiError, ClientError, MapError, PlainErrors};
+pub use error::{ApiError, ClientError, MapError, PlainErrors, VERSION_HEADER};
 pub use mcp::McpAnswer;
 pub use retries::Retries;
 pub use sandboxes::LifecycleVerb;
@@ -108,6 +109,7 @@ impl<M: MapError> Client<M> {
 
     async fn send_once(&self, request: Request) -> Result<reqwest::Response, ClientError> {
         let answer = self.http.execute(request).await.map_err(ClientError::Http)?;
+        self.errors.answered(answer.headers());
         if answer.status().is_success() { Ok(answer) } else { Err(refused(answer).await) }
     }
 

@@ -22,6 +22,7 @@ pub mod flag;
 pub mod git;
 pub mod health;
 pub mod keys;
+pub mod logins;
 pub mod lsp;
 pub mod metrics;
 pub mod moving;

@@ -22,6 +22,9 @@ pub(crate) struct RunCode {
     /// Run in this context instead of the default one; its id is in the output of --json
     #[arg(long, value_name = "ID", conflicts_with = "language")]
     pub(crate) context: Option<String>,
+    /// Stored server to use; `--context` before `code` does the same
+    #[arg(id = "context_name", long = "server-context", value_name = "NAME", help_heading = "Connection")]
+    pub(crate) context_name: Option<String>,
     /// Environment variable during the code: NAME=VALUE, or NAME to copy your own value
     #[arg(short, long, value_parser = variable, value_name = "NAME[=VALUE]")]
     pub(crate) env: Vec<Pair>,

@@ -1,8 +1,8 @@
 //! Finds the server and the key.
 //!
-//! Order: the user's options, then what the server of DATA wrote into its file (its Unix socket first), then the socket of the
-//! machine's server, then the default port. The admin key in DATA is sent only to servers on this machine, and to none through a
-//! socket, where the kernel says who the user is.
+//! Order: the user's options and the current context (`contexts.rs`), then what the server of DATA wrote into its file (its Unix socket
+//! first), then the socket of the machine's server, then the default port. The admin key in DATA is sent only to servers on this machine,
+//! and to none through a socket, where the kernel says who the user is.
 
 use std::{
     fmt,
@@ -32,6 +32,8 @@ pub(crate) struct Address {
     socket: Option<PathBuf>,
     /// The running server of `data` listens at this address, so that it is this machine's whatever its form.
     is_own: bool,
+    /// The context that it is from.
+    context: Option<String>,
 }
 
 impl Address {
@@ -46,7 +48,7 @@ impl Address {
         match socket {
             Some(_) => {
                 let url = parse("localhost")?;
-                Ok(Self { url, data: global.data_dir(), socket, is_own: true })
+                Ok(Self { url, data: global.data_dir(), socket, is_own: true, context: global.context.clone() })
             }
             None => Self::of_port(global),
         }
@@ -63,7 +65,7 @@ impl Address {
         let url = parse(&said)?;
         // The file of a server that ended says nothing: another machine may have its address now.
         let is_own = note.is_some_and(|note| parse(&note.url).is_ok_and(|own| own == url) && note.is_alive());
-        Ok(Self { url, data, socket: None, is_own })
+        Ok(Self { url, data, socket: None, is_own, context: global.context.clone() })
     }
 
     pub(crate) fn url(&self) -> &Url {
@@ -91,19 +93,7 @@ impl Address {
     }
 
     pub(crate) fn is_local(&self) -> bool {
-        self.is_own || self.has_loopback_host()
-    }
-
-    fn has_loopback_host(&self) -> bool {
-        match self.url.host_str() {
-            Some("localhost") => true,
-            Some(host) => host
-                .trim_start_matches('[')
-                .trim_end_matches(']')
-                .parse::<IpAddr>()
-                .is_ok_and(|ip| ip.is_loopback()),
-            None => false,
-        }
+        self.is_own || is_loopback(&self.url)
     }
 
     /// The value of `serve --listen` for this address.
@@ -142,14 +132,16 @@ impl Address {
     }
 
     pub(crate) fn key_hint(&self) -> String {
-        if self.is_local() {
+        if let Some(context) = &self.context {
+            format!("run `atoll login --context {context}` to get a new one")
+        } else if self.is_local() {
             let sudo = if rustix::process::geteuid().is_root() { "" } else { "use sudo, or " };
             format!(
                 "{sudo}set ATOLL_API_KEY, or point ATOLL_DATA at the server's folder (now {})",
                 self.data.display()
             )
         } else {
-            "set ATOLL_API_KEY to a key of that server".to_owned()
+            format!("run `atoll login {self}`, or set ATOLL_API_KEY to a key of that server")
         }
     }
 
@@ -205,7 +197,21 @@ fn answers(path: &Path) -> bool {
     }
 }
 
-fn checked(key: &str) -> Result<String, Failure> {
+/// Whether the host is this machine's loopback.
+pub(crate) fn is_loopback(url: &Url) -> bool {
+    match url.host_str() {
+        Some("localhost") => true,
+        Some(host) => host
+            .trim_start_matches('[')
+            .trim_end_matches(']')
+            .parse::<IpAddr>()
+            .is_ok_and(|ip| ip.is_loopback()),
+        None => false,
+    }
+}
+
+/// A key as it can be sent.
+pub(crate) fn checked(key: &str) -> Result<String, Failure> {
     let key = key.trim();
     if key.is_empty() || key.chars().any(|c| c.is_control() || !c.is_ascii()) {
         return Err(Failure::usage("the API key contains invalid characters", "copy it again"));
@@ -213,7 +219,8 @@ fn checked(key: &str) -> Result<String, Failure> {
     Ok(key.to_owned())
 }
 
-fn parse(text: &str) -> Result<Url, Failure> {
+/// The address of a server, with or without a scheme.
+pub(crate) fn parse(text: &str) -> Result<Url, Failure> {
     let with_scheme = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
     let refuse = |why: String| Failure::usage(why, format!("write it like {DEFAULT_URL}"));
     let url = Url::parse(&with_scheme).map_err(|e| refuse(format!("{text:?} is not an address: {e}")))?;
@@ -229,7 +236,7 @@ mod tests {
     use crate::server::server_file::ServerNote;
 
     fn at(url: &str) -> Address {
-        Address { url: parse(url).expect("valid"), data: "/nowhere".into(), socket: None, is_own: false }
+        Address { url: parse(url).expect("valid"), data: "/nowhere".into(), socket: None, is_own: false, context: None }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use rustls::{
 use crate::{cli::Global, failure::Failure, server::tls_files::TlsFiles};
 
 /// TLS settings for a server with HTTPS.
-pub(super) fn config(global: &Global) -> Result<Arc<ClientConfig>, Failure> {
+pub(crate) fn config(global: &Global) -> Result<Arc<ClientConfig>, Failure> {
     let mut roots = RootCertStore::empty();
     // A machine without roots can still trust the local authority.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
@@ -20,6 +20,16 @@ pub(super) fn config(global: &Global) -> Result<Arc<ClientConfig>, Failure> {
             Failure::usage(
                 format!("--ca: {} contains no certificate in PEM format", file.display()),
                 "name a PEM file",
+            )
+        })?;
+        roots.add_parsable_certificates(found);
+    }
+    if let Some(pem) = &global.ca_pem {
+        let found = CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<Vec<_>, _>>();
+        let found = found.map_err(|_| {
+            Failure::usage(
+                "the authority of the context is not in PEM format",
+                "add the context again with --ca",
             )
         })?;
         roots.add_parsable_certificates(found);

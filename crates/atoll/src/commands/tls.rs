@@ -1,22 +1,20 @@
-//! `atoll tls init|show|ca`: the local authority in `DATA/tls`, and the certificate of this machine's server.
+//! `atoll tls init|acme|show|ca`: the local authority in `DATA/tls`, and the certificate of this machine's server.
 //!
 //! ```text
 //! ca.pem      the authority's certificate, for clients to trust  ca.key   its key, never shown
 //! cert.pem    the server's certificate, followed by ca.pem        key.pem  its key
 //! bundle.pem  the machine's own roots and ca.pem                  domain   the domain of the certificates
+//! hosts.json  further names and addresses
 //! ```
 //!
 //! Needs no server; a running one loads new files by itself. The machine's trust settings are not changed.
 
-use std::{
-    fs,
-    io::{self, Write},
-    os::unix::fs::OpenOptionsExt,
-    path::Path,
-};
+mod acme;
 
-use atoll_proxy::{Domain, IssueDate, Leaf, LocalCa, names};
-use base64::Engine as _;
+use std::{fs, io, path::Path};
+
+use atoll_proxy::{Domain, HostName, IssueDate, Leaf, LocalCa, names};
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::CommandContext;
@@ -24,7 +22,10 @@ use crate::{
     cli::tls::Tls,
     failure::Failure,
     serve::data_folder,
-    server::{server_file, tls_files::TlsFiles},
+    server::{
+        server_file,
+        tls_files::{TlsFiles, put_file, validity},
+    },
 };
 
 /// The usual locations of a machine's trusted roots.
@@ -35,10 +36,14 @@ const ROOTS: [&str; 4] = [
     "/etc/ssl/cert.pem",
 ];
 
-pub(super) fn tls(context: &CommandContext, command: Tls) -> Result<(), Failure> {
+pub(super) async fn tls(context: &CommandContext, command: Tls) -> Result<(), Failure> {
     let data = context.global.data_dir();
     match command {
-        Tls::Init { domain, force } => init(context, &data_folder(&data)?, domain, force),
+        Tls::Init { domain, name, hosts, force } => {
+            let hosts = [name, hosts].concat();
+            init(context, &data_folder(&data)?, InitRequest { domain, hosts, force })
+        }
+        Tls::Acme(args) => acme::acme(context, &data, args).await,
         Tls::Show => show(context, &TlsFiles::of(&data)),
         Tls::Ca => {
             let ca = TlsFiles::of(&data).ca;
@@ -47,24 +52,95 @@ pub(super) fn tls(context: &CommandContext, command: Tls) -> Result<(), Failure>
     }
 }
 
-fn init(context: &CommandContext, data: &Path, domain: Option<Domain>, force: bool) -> Result<(), Failure> {
-    let said = domain.map(|domain| domain.as_str().to_owned());
+struct InitRequest {
+    domain: Option<Domain>,
+    /// Empty: those of the last certificate.
+    hosts: Vec<HostName>,
+    force: bool,
+}
+
+/// The further names and addresses of the server, as they are stored.
+#[derive(Default, Serialize, Deserialize)]
+struct StoredHosts {
+    /// What the authority may sign for.
+    permitted: Vec<String>,
+    /// What the certificate is for.
+    certificate: Vec<String>,
+}
+
+impl StoredHosts {
+    /// An authority from before there was this file has none.
+    fn read(files: &TlsFiles) -> Result<Self, Failure> {
+        match fs::read(&files.hosts) {
+            Ok(text) => serde_json::from_slice(&text).map_err(|e| unread(&files.hosts, &e.into())),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(e) => Err(unread(&files.hosts, &e)),
+        }
+    }
+
+    fn parsed(texts: &[String]) -> Vec<HostName> {
+        texts.iter().filter_map(|text| HostName::parse(text)).collect()
+    }
+
+    fn texts(hosts: &[HostName]) -> Vec<String> {
+        hosts.iter().map(HostName::to_string).collect()
+    }
+}
+
+fn init(context: &CommandContext, data: &Path, request: InitRequest) -> Result<(), Failure> {
+    let said = request.domain.map(|domain| domain.as_str().to_owned());
     let served = || server_file::read(data).and_then(|note| note.domain);
     let domain = said.or_else(served).unwrap_or_else(|| "localhost".to_owned());
     let files = TlsFiles::of(data);
+    if files.acme.exists() {
+        return Err(Failure::new("conflict", "the certificate of this server comes from an ACME service")
+            .hint("`atoll tls acme --off` ends that; then run `atoll tls init`"));
+    }
     fs::create_dir_all(&files.folder).map_err(|cause| unwritten(&files.folder, &cause))?;
     let today = IssueDate::now();
-    let kept = if force { None } else { existing(&files, &domain)? };
+    let stored = StoredHosts::read(&files)?;
+    let mut hosts = request.hosts;
+    if hosts.is_empty() {
+        hosts = StoredHosts::parsed(&stored.certificate);
+    }
+    let permitted = StoredHosts::parsed(&stored.permitted);
+    let kept = if request.force { None } else { existing(&files, &domain, &permitted)? };
     let is_kept = kept.is_some();
-    let ca = match kept {
-        Some(ca) => ca,
-        None => LocalCa::make(&domain, today).map_err(|e| Failure::new("internal", e.to_string()))?,
+    let internal = |e: atoll_proxy::NotMade| Failure::new("internal", e.to_string());
+    let (ca, permitted) = match kept {
+        Some(ca) => (ca, stored.permitted),
+        None => (LocalCa::make(&domain, &hosts, today).map_err(internal)?, StoredHosts::texts(&hosts)),
     };
-    let leaf = ca.leaf(today).map_err(|e| Failure::new("internal", e.to_string()))?;
-    write_all(&files, &ca, &leaf, &domain)?;
+    if let Some(other) = hosts.iter().find(|host| !ca.may_sign(host)) {
+        return Err(Failure::new("conflict", format!("the existing authority may not sign for {other}"))
+            .hint(
+                "`atoll tls init --force` with all names creates a new one, which clients must then trust",
+            ));
+    }
+    let leaf = ca.leaf(&hosts, today).map_err(internal)?;
+    let stored = StoredHosts { permitted, certificate: StoredHosts::texts(&hosts) };
+    write_all(&files, &ca, &leaf, &domain, &stored)?;
+    tell(context, data, &files, &all_names(&domain, &stored), is_kept)
+}
+
+/// Every name and address of a certificate, without those of loopback.
+fn all_names(domain: &str, stored: &StoredHosts) -> Vec<String> {
+    let mut all = names(domain);
+    all.extend(stored.certificate.iter().filter(|host| !all.contains(host)).cloned().collect::<Vec<_>>());
+    all
+}
+
+fn tell(
+    context: &CommandContext,
+    data: &Path,
+    files: &TlsFiles,
+    names: &[String],
+    is_kept: bool,
+) -> Result<(), Failure> {
     if context.out.json {
+        let domain = fs::read_to_string(&files.domain).unwrap_or_default();
         return context.out.json(&json!({
-            "ca": files.ca, "bundle": files.bundle, "certificate": files.certificate, "domain": domain, "names": names(&domain),
+            "ca": files.ca, "bundle": files.bundle, "certificate": files.certificate, "domain": domain.trim(), "names": names,
         }));
     }
     // The only line of data: the file that clients have to trust.
@@ -74,7 +150,7 @@ fn init(context: &CommandContext, data: &Path, domain: Option<Domain>, force: bo
     } else {
         "a new authority and its certificate"
     };
-    context.out.tell(&format!("{what}, for {}", names(&domain).join(", ")));
+    context.out.tell(&format!("{what}, for {}", names.join(", ")));
     // A running server has written its port; otherwise the default is used.
     let port = server_file::read(data).and_then(|note| note.tls_port).unwrap_or(7443);
     context
@@ -86,7 +162,7 @@ fn init(context: &CommandContext, data: &Path, domain: Option<Domain>, force: bo
 }
 
 /// The existing authority, if it may sign for this domain.
-fn existing(files: &TlsFiles, domain: &str) -> Result<Option<LocalCa>, Failure> {
+fn existing(files: &TlsFiles, domain: &str, hosts: &[HostName]) -> Result<Option<LocalCa>, Failure> {
     let (certificate, key) = match (fs::read_to_string(&files.ca), fs::read_to_string(&files.ca_key)) {
         (Ok(certificate), Ok(key)) => (certificate, key),
         (Err(e), _) | (_, Err(e)) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -101,14 +177,22 @@ fn existing(files: &TlsFiles, domain: &str) -> Result<Option<LocalCa>, Failure> 
         )
         .hint("`atoll tls init --force` creates a new one, which clients must then trust"));
     }
-    let ca = LocalCa::open(domain, &certificate, &key);
+    let ca = LocalCa::open(domain, hosts, &certificate, &key);
     ca.map(Some).map_err(|e| {
         Failure::new("invalid", e.to_string()).hint("`atoll tls init --force` creates a new authority")
     })
 }
 
 /// The key before the certificate: a server that reads in between keeps its current pair.
-fn write_all(files: &TlsFiles, ca: &LocalCa, leaf: &Leaf, domain: &str) -> Result<(), Failure> {
+fn write_all(
+    files: &TlsFiles,
+    ca: &LocalCa,
+    leaf: &Leaf,
+    domain: &str,
+    hosts: &StoredHosts,
+) -> Result<(), Failure> {
+    let hosts = serde_json::to_string(hosts).map_err(|e| unwritten(&files.hosts, &e.into()))?;
+    put(&files.hosts, &hosts, 0o644)?;
     put(&files.ca_key, &ca.key(), 0o600)?;
     put(&files.ca, ca.certificate(), 0o644)?;
     put(&files.domain, domain, 0o644)?;
@@ -125,22 +209,17 @@ fn machine_roots() -> String {
     roots
 }
 
-/// Writes a file completely or not at all.
 fn put(path: &Path, text: &str, mode: u32) -> Result<(), Failure> {
-    let fresh = path.with_extension("new");
-    let write = || {
-        let _ = fs::remove_file(&fresh);
-        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&fresh)?;
-        file.write_all(text.as_bytes())?;
-        fs::rename(&fresh, path)
-    };
-    write().map_err(|cause| unwritten(path, &cause))
+    put_file(path, text, mode).map_err(|cause| unwritten(path, &cause))
 }
 
 fn show(context: &CommandContext, files: &TlsFiles) -> Result<(), Failure> {
+    if files.acme.exists() {
+        return acme::show(context, files);
+    }
     let domain = fs::read_to_string(&files.domain).map_err(|cause| unread(&files.domain, &cause))?;
-    let names = names(domain.trim());
-    let expires = fs::read_to_string(&files.certificate).ok().and_then(|pem| last_day(&pem));
+    let names = all_names(domain.trim(), &StoredHosts::read(files)?);
+    let expires = last_day(files);
     if context.out.json {
         let TlsFiles { ca, bundle, certificate, .. } = files;
         return context
@@ -159,16 +238,10 @@ fn show(context: &CommandContext, files: &TlsFiles) -> Result<(), Failure> {
     }
 }
 
-/// The last day of the first certificate in a generated file: its validity consists of two times in the form
-/// YYMMDDhhmmssZ.
-fn last_day(pem: &str) -> Option<String> {
-    let body = pem.lines().skip_while(|line| !line.starts_with("-----BEGIN")).skip(1);
-    let body: String = body.take_while(|line| !line.starts_with("-----")).collect();
-    let der = base64::engine::general_purpose::STANDARD.decode(body).ok()?;
-    let is_validity = |bytes: &&[u8]| bytes[..4] == [0x30, 0x1e, 0x17, 0x0d] && bytes[17..19] == [0x17, 0x0d];
-    let day = &der.windows(32).find(is_validity)?[19..25];
-    let day = std::str::from_utf8(day).ok().filter(|day| day.bytes().all(|byte| byte.is_ascii_digit()))?;
-    Some(format!("20{}-{}-{}", &day[..2], &day[2..4], &day[4..]))
+/// The last day of the server's certificate.
+fn last_day(files: &TlsFiles) -> Option<String> {
+    let (_, end) = validity(&fs::read_to_string(&files.certificate).ok()?)?;
+    Some(end.strftime("%Y-%m-%d").to_string())
 }
 
 fn unread(path: &Path, cause: &io::Error) -> Failure {
@@ -182,21 +255,4 @@ fn unread(path: &Path, cause: &io::Error) -> Failure {
 fn unwritten(path: &Path, cause: &io::Error) -> Failure {
     Failure::new("io", format!("{} cannot be written: {cause}", path.display()))
         .hint("choose another folder with --data, or use sudo")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_last_day_of_a_certificate_is_read_from_it() {
-        let today = IssueDate { year: 2026, month: 11, day: 15 };
-        let ca = LocalCa::make("localhost", today).expect("made");
-        let leaf = ca.leaf(today).expect("made");
-        assert_eq!(last_day(&leaf.chain).as_deref(), Some("2027-11-15"));
-        assert_eq!(last_day(ca.certificate()).as_deref(), Some("2036-11-15"));
-        for other in ["", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "%"] {
-            assert_eq!(last_day(other), None);
-        }
-    }
 }

@@ -37,6 +37,12 @@ impl FromCore<KeyRecord> for Key {
     }
 }
 
+impl FromCore<atoll_service::CreatedKey> for CreatedKey {
+    fn from_core(created: atoll_service::CreatedKey) -> Self {
+        Self { record: created.key.into_api(), secret: created.secret }
+    }
+}
+
 /// Lists keys, without their secrets.
 #[utoipa::path(get, path = "/v1/keys", tag = "keys", responses((status = 200, body = KeyList)))]
 pub(crate) async fn list(
@@ -69,12 +75,11 @@ pub(crate) async fn create(
     let scope = body.scope.unwrap_or(Scope::User).into();
     let new = NewKey { tenant: body.tenant, scope, name: body.name };
     let created = app.service.access().create_key(&who, new).await?;
-    let body = CreatedKey { record: created.key.into_api(), secret: created.secret };
-    Ok(unstored(StatusCode::CREATED, body))
+    Ok(unstored(StatusCode::CREATED, CreatedKey::from_core(created)))
 }
 
 /// An answer with a secret, which no cache may keep.
-fn unstored(status: StatusCode, body: impl Serialize) -> Response {
+pub(crate) fn unstored(status: StatusCode, body: impl Serialize) -> Response {
     let mut response = JsonResponse(status, body).into_response();
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response

@@ -24,6 +24,7 @@ mod files;
 mod git;
 mod health;
 mod keys;
+mod logins;
 mod lsp;
 mod metrics;
 mod network;
@@ -55,6 +56,7 @@ use std::sync::Arc;
 use atoll_front_kit::{ApiError, Front, FrontState, Mount, RequestInfo};
 use atoll_service::Service;
 use axum::Router;
+use axum::http::HeaderValue;
 use axum::response::Response;
 
 pub use atoll_client::errors::Envelope;
@@ -133,8 +135,14 @@ impl Native {
         let origins = options.origins.into();
         let reporter = options.reporter;
         let app = App { service, shutdown: options.shutdown, previews, document, origins, reporter };
-        Self { routes: routes.with_state(app) }
+        Self { routes: routes.with_state(app).layer(axum::middleware::map_response(with_version)) }
     }
+}
+
+/// Every answer names the version of the server, so that clients notice when theirs is another one.
+async fn with_version(mut response: Response) -> Response {
+    response.headers_mut().insert("atoll-version", HeaderValue::from_static(env!("CARGO_PKG_VERSION")));
+    response
 }
 
 impl Front for Native {

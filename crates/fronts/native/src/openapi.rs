@@ -11,7 +11,7 @@ use utoipa::openapi::{
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
-    App, builds, code, docs, egress, events, exec, files, git, health, keys, lsp, metrics, previews,
+    App, builds, code, docs, egress, events, exec, files, git, health, keys, logins, lsp, metrics, previews,
     processes, providers, sandboxes, secrets, server, sessions, snapshots, templates, tenants, terminals,
     threads, volumes,
 };
@@ -45,6 +45,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .merge(builds::routes())
         .merge(volumes::routes())
         .merge(keys::routes())
+        .merge(logins::routes())
         .merge(tenants::routes())
         .merge(providers::routes())
         .merge(health::routes())

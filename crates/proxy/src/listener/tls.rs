@@ -162,7 +162,7 @@ mod tests {
     const TODAY: IssueDate = IssueDate { year: 2026, month: 11, day: 15 };
 
     fn put(files: &CertificateFiles, ca: &LocalCa) {
-        let leaf = ca.leaf(TODAY).unwrap();
+        let leaf = ca.leaf(&[], TODAY).unwrap();
         std::fs::write(&files.key, &leaf.key).unwrap();
         std::fs::write(&files.certificate, &leaf.chain).unwrap();
     }
@@ -176,7 +176,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let files = CertificateFiles { certificate: folder.path().join("c"), key: folder.path().join("k") };
         assert!(Tls::open(files.clone()).unwrap_err().is_missing());
-        let ca = LocalCa::make("localhost", TODAY).unwrap();
+        let ca = LocalCa::make("localhost", &[], TODAY).unwrap();
         put(&files, &ca);
         let tls = Tls::open(files.clone()).unwrap();
         let first = serial(&tls);
@@ -186,7 +186,7 @@ mod tests {
         let second = serial(&tls);
         assert_ne!(first, second);
         // The key of another certificate, as during a replacement of both.
-        std::fs::write(&files.key, &ca.leaf(TODAY).unwrap().key).unwrap();
+        std::fs::write(&files.key, &ca.leaf(&[], TODAY).unwrap().key).unwrap();
         assert!(matches!(tls.reload(), Err(BadCertificate::Mismatch { .. })));
         assert_eq!(serial(&tls), second);
         std::fs::write(&files.certificate, "nonsense").unwrap();

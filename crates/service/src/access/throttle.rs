@@ -93,7 +93,7 @@ impl AuthThrottle {
 }
 
 /// One client can have every address of an IPv6 /64.
-fn network_of(client: IpAddr) -> IpAddr {
+pub(super) fn network_of(client: IpAddr) -> IpAddr {
     match client.to_canonical() {
         IpAddr::V4(address) => address.into(),
         IpAddr::V6(address) => {

@@ -4,6 +4,10 @@ use std::fmt;
 use std::time::Duration;
 
 use atoll_model::Code;
+use reqwest::header::HeaderMap;
+
+/// The header field with the version of the server, in every answer of `/v1`.
+pub const VERSION_HEADER: &str = "atoll-version";
 
 /// A request that the server refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,6 +117,9 @@ impl std::error::Error for ClientError {
 pub trait MapError: Clone {
     type Error;
     fn map(&self, error: ClientError) -> Self::Error;
+
+    /// Sees the header fields of every answer, errors included, such as [`VERSION_HEADER`].
+    fn answered(&self, _headers: &HeaderMap) {}
 }
 
 /// Leaves errors unchanged.

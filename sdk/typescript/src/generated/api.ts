@@ -222,6 +222,78 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/logins": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Starts the login of a command line. Needs no key: the answer has a code for a person who has one, and a secret that returns the
+         *     new key once the person has approved the code. Both work once, within five minutes; open logins are bounded in number.
+         */
+        post: operations["keys_start_login"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/logins/poll": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Returns the decision about a login, whose secret is sent in place of a key, and the key once. */
+        post: operations["keys_poll_login"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/logins/{code}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Returns the login that waits with this code. A key may send ten wrong codes within ten minutes. */
+        get: operations["keys_show_login"];
+        put?: never;
+        post?: never;
+        /** Refuses a login. */
+        delete: operations["keys_deny_login"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/logins/{code}/approve": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Approves a login: its client gets a key of this tenant, as if the caller had created it. */
+        post: operations["keys_approve_login"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/openapi.json": {
         parameters: {
             query?: never;
@@ -2246,6 +2318,23 @@ export interface paths {
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
+        /** @description Request to approve a login. */
+        ApproveBody: {
+            scope?: components["schemas"]["Scope"] | null;
+            /** @description Name or id of the tenant of the new key; needs an admin key. Default: the caller's tenant. */
+            tenant?: string | null;
+        };
+        /** @description What was approved: the key that the client gets with its next poll. */
+        ApprovedLogin: {
+            /** @description The address from which the login was started. */
+            address?: string | null;
+            /** @description Name of the key. */
+            name: string;
+            scope: components["schemas"]["Scope"];
+            /** @description The tenant's id. */
+            tenant: string;
+            tenant_name: string;
+        };
         /** @description Files in object storage. */
         Archive: {
             /**
@@ -3470,6 +3559,35 @@ export interface components {
             /** @description Snapshot that it was created from. */
             snapshot?: string | null;
         };
+        /** @description A login as the person sees it who may approve it. */
+        Login: {
+            /** @description The address from which it was started. */
+            address?: string | null;
+            code: string;
+            /** Format: date-time */
+            created_at: string;
+            /** Format: date-time */
+            expires_at: string;
+            /** @description The name that the client gave itself. It proves nothing. */
+            name: string;
+        };
+        /** @description Request to start a login. */
+        LoginBody: {
+            /** @description Who asks, such as `anna@laptop`; the key gets this name. Printable ASCII. */
+            name: string;
+        };
+        /** @description The answer to a poll. */
+        LoginPoll: {
+            key?: components["schemas"]["CreatedKey"] | null;
+            state: components["schemas"]["LoginState"];
+            /** @description The name of the key's tenant. */
+            tenant_name?: string | null;
+        };
+        /**
+         * @description The state of a login.
+         * @enum {string}
+         */
+        LoginState: "pending" | "approved" | "denied";
         /** @description A language server: one per language and project. */
         LspBody: {
             language: components["schemas"]["LspLanguage"];
@@ -4590,6 +4708,26 @@ export interface components {
              */
             workdir?: string | null;
         };
+        /** @description A login that was started; its secret is shown only here. */
+        StartedLogin: {
+            /**
+             * @description For the person who approves it. It works once.
+             * @example BCDF-GHJK
+             */
+            code: string;
+            /** Format: date-time */
+            expires_at: string;
+            /**
+             * Format: int32
+             * @description How long to wait between two polls.
+             */
+            poll_every_s: number;
+            /**
+             * @description To be sent as the bearer of `POST /v1/logins/poll`.
+             * @example log_…
+             */
+            secret: string;
+        };
         /** @enum {string} */
         Status: "ok" | "degraded";
         /**
@@ -5671,6 +5809,163 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            /** @description Refused; `code` is one of the closed list in docs/errors.md */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    keys_start_login: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["LoginBody"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["StartedLogin"];
+                };
+            };
+            /** @description Refused; `code` is one of the closed list in docs/errors.md */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    keys_poll_login: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LoginPoll"];
+                };
+            };
+            /** @description Refused; `code` is one of the closed list in docs/errors.md */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    keys_show_login: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                code: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Login"];
+                };
+            };
+            /** @description Refused; `code` is one of the closed list in docs/errors.md */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    keys_deny_login: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                code: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Refused */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Refused; `code` is one of the closed list in docs/errors.md */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    keys_approve_login: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                code: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ApproveBody"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApprovedLogin"];
+                };
             };
             /** @description Refused; `code` is one of the closed list in docs/errors.md */
             default: {
