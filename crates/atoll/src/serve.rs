@@ -74,6 +74,7 @@ pub(crate) fn serve(global: &Global, args: Serve, out: Out) -> Result<u8, Failur
     logging::start(&args, out)?;
     process_setup::need_root()?;
     process_setup::raise_files();
+    refuse_newer(&global.data_dir(), args.database.as_deref())?;
     let settings = Settings::new(process_setup::open_data(&global.data_dir())?, args);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -82,6 +83,13 @@ pub(crate) fn serve(global: &Global, args: Serve, out: Out) -> Result<u8, Failur
     let result = runtime.block_on(run(&settings, global, out));
     runtime.shutdown_timeout(THREADS_END_WITHIN);
     result.map(|()| 0)
+}
+
+/// Refuses a database that a newer version has changed, before anything in DATA is touched.
+fn refuse_newer(data: &Path, database: Option<&Path>) -> Result<(), Failure> {
+    let default = StoreConfig::last_database(data).unwrap_or_else(|| StoreConfig::default_database(data));
+    atoll_store::refuse_newer(database.unwrap_or(&default))
+        .map_err(|e| failed("the store cannot be opened", &e).hint(e.hint()))
 }
 
 /// `atoll launcher`: the process must have one thread.
@@ -96,6 +104,7 @@ pub(crate) fn launcher(_arguments: Vec<OsString>) -> ExitCode {
 /// machine, and DATA. No server of DATA may run. It opens no port.
 pub(crate) async fn uninstall(data: &Path) -> Result<(), Failure> {
     process_setup::need_root()?;
+    refuse_newer(data, None)?;
     let data = process_setup::open_data(data)?;
     let settings = Settings::bare(data.clone())?;
     refuse_to_end_others(&settings).await?;
