@@ -42,6 +42,7 @@ mod secret;
 mod server;
 mod shell;
 mod snapshot;
+mod system;
 mod template;
 mod tenant;
 mod terminal;
@@ -126,6 +127,8 @@ pub(crate) async fn dispatch(context: &CommandContext, command: Command) -> Resu
         Command::Env(args) => env::env(context, &args).await.map(done),
         Command::Mcp(args) => mcp::mcp(context, args).await.map(done),
         Command::Server(args) => server::server(context, args).await.map(done),
+        Command::System(args) => system::system(context, args).await.map(done),
+        Command::Prune(args) => system::prune(context, args).await.map(done),
         Command::Doctor => doctor::doctor(context).await,
         Command::Openapi => version::openapi(context).map(done),
         Command::Version => version::version(context).await.map(done),

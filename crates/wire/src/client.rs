@@ -16,6 +16,7 @@ mod retries;
 mod sandboxes;
 mod sessions;
 mod sse;
+mod system;
 mod templates;
 mod volumes;
 

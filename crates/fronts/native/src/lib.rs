@@ -38,6 +38,7 @@ mod sessions;
 mod shutdown;
 mod snapshots;
 mod sse;
+mod system;
 mod telemetry;
 mod templates;
 mod tenants;
