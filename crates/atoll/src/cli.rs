@@ -241,6 +241,11 @@ pub(crate) enum Command {
     /// Manage the server of this machine: install it as a service, start, stop, logs, settings
     #[command(subcommand)]
     Server(server::Server),
+    /// Show what takes space on the disk of the server
+    #[command(subcommand)]
+    System(System),
+    /// Remove what nothing needs from the disk of the server; lists it first
+    Prune(PruneArgs),
     /// Check what this machine supports and show fixes; needs no server
     Doctor,
     /// Print the OpenAPI document of the native API; needs no server
@@ -431,6 +436,26 @@ pub(crate) struct QuotaArgs {
     /// Total size of all volumes, such as 100g
     #[arg(long, value_parser = mebibytes)]
     pub(crate) volume_size: Option<Mebibytes>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum System {
+    /// Show what takes space: the parts of the data folder, sandboxes, snapshots, volumes, templates, archives
+    Df {
+        /// Show every sandbox, snapshot, volume and template, not only the largest
+        #[arg(short, long)]
+        all: bool,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PruneArgs {
+    /// Remove it without confirmation
+    #[arg(short, long, visible_alias = "yes")]
+    pub(crate) force: bool,
+    /// Age of failed sandboxes, ended builds, logs and downloads, such as 12h [default: 7d]
+    #[arg(long, value_name = "DURATION", value_parser = values::seconds)]
+    pub(crate) older_than: Option<values::Seconds>,
 }
 
 #[cfg(test)]

@@ -45,6 +45,7 @@ mod secret;
 mod server;
 mod shell;
 mod snapshot;
+mod system;
 mod template;
 mod tenant;
 mod terminal;
@@ -136,6 +137,8 @@ pub(crate) async fn dispatch(context: &CommandContext, mut command: Command) -> 
         Command::Env(args) => env::env(context, &args).await.map(done),
         Command::Mcp(args) => mcp::mcp(context, args).await.map(done),
         Command::Server(args) => server::server(context, args).await.map(done),
+        Command::System(args) => system::system(context, args).await.map(done),
+        Command::Prune(args) => system::prune(context, args).await.map(done),
         Command::Doctor => doctor::doctor(context).await,
         Command::Openapi => version::openapi(context).map(done),
         Command::Version => version::version(context).await.map(done),

@@ -87,6 +87,7 @@ pub(crate) fn serve(arguments: Vec<OsString>, out: Out) -> Result<u8, Failure> {
     }
     let data = global.data_dir();
     process_setup::need_root()?;
+    refuse_newer(&data, args.database.as_deref())?;
     logging::start(&args, &data, out)?;
     process_setup::raise_files();
     let data = process_setup::open_data(&data)?;
@@ -105,6 +106,13 @@ pub(crate) fn serve(arguments: Vec<OsString>, out: Out) -> Result<u8, Failure> {
     result.map(|()| 0)
 }
 
+/// Refuses a database that a newer version has changed, before anything in DATA is touched.
+fn refuse_newer(data: &Path, database: Option<&Path>) -> Result<(), Failure> {
+    let default = StoreConfig::last_database(data).unwrap_or_else(|| StoreConfig::default_database(data));
+    atoll_store::refuse_newer(database.unwrap_or(&default))
+        .map_err(|e| failed("the store cannot be opened", &e).hint(e.hint()))
+}
+
 /// `atoll launcher`: the process must have one thread.
 pub(crate) fn launcher(_arguments: Vec<OsString>) -> ExitCode {
     match atoll_container::launcher::main() {
@@ -117,6 +125,7 @@ pub(crate) fn launcher(_arguments: Vec<OsString>) -> ExitCode {
 /// machine, and DATA. No server of DATA may run. It opens no port.
 pub(crate) async fn uninstall(data: &Path) -> Result<(), Failure> {
     process_setup::need_root()?;
+    refuse_newer(data, None)?;
     let data = process_setup::open_data(data)?;
     let settings = Settings::bare(data.clone())?;
     refuse_to_end_others(&settings).await?;

@@ -26,6 +26,7 @@ mod layer;
 mod pack;
 mod resolver_files;
 mod settings;
+mod sizes;
 mod stack;
 mod template;
 mod version;
@@ -39,6 +40,7 @@ pub use in_use::{VersionLease, WorkGuard};
 pub use layer::StoredLayer;
 pub use pack::{Packed, PackedLayer};
 pub use settings::start_settings;
+pub use sizes::VersionSize;
 pub use version::{DetectedSettings, ImageVersion, NewVersion};
 
 use std::os::unix::fs::PermissionsExt;

@@ -32,6 +32,7 @@ mod disk_figures;
 mod error;
 mod instance;
 mod session;
+mod stored_files;
 pub mod support;
 mod verbs;
 mod volume;
@@ -52,6 +53,7 @@ pub use instance::*;
 pub use session::{
     FileContent, FileStream, ProcessOutput, ProcessSpec, RunningProcess, SessionSupport, StartedProcess,
 };
+pub use stored_files::{PoolSize, StoredFiles, StoredInventory, StoredKind};
 pub use support::*;
 pub use volume::{VolumeEntry, VolumeEntryKind, VolumeFiles, VolumeOwner};
 
@@ -172,6 +174,11 @@ pub trait Provider: Send + Sync + 'static {
     /// Looks whether a sandbox of the settings' defaults could be created now, for a test of the settings. Makes nothing.
     async fn check(&self) -> Result<(), ProviderError> {
         self.node().await.map(drop)
+    }
+
+    /// What it keeps on the disk of this machine. `None`: nothing, or it is not measured.
+    async fn stored(&self) -> Result<Option<StoredInventory>, ProviderError> {
+        Ok(None)
     }
 
     /// Waits until slow removals are done, or the deadline passes.

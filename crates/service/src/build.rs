@@ -231,6 +231,21 @@ impl Builds {
         }
     }
 
+    /// The bytes of the record of a build that ended; with `apply` it is removed.
+    pub(crate) async fn forget_ended(
+        &self,
+        who: &Principal,
+        build: &Build,
+        apply: bool,
+    ) -> Result<u64, ServiceError> {
+        let folder = folder(&self.inner.config.data, &build.id);
+        let bytes = self.inner.run_blocking(move || Ok(crate::disk_use::folder_bytes(&folder))).await?;
+        if apply {
+            self.delete(who, build).await?;
+        }
+        Ok(bytes)
+    }
+
     async fn delete(&self, who: &Principal, build: &Build) -> Result<(), ServiceError> {
         let build = self.cancel(who, build.id.as_str()).await?;
         self.inner.store.delete_build(&build.id).await?;

@@ -22,6 +22,7 @@ mod company;
 mod config;
 mod create;
 mod deadlines;
+mod disk_use;
 mod driver;
 mod egress;
 mod error;
@@ -43,6 +44,7 @@ mod metrics;
 mod moving;
 mod notices;
 mod providers;
+mod prune;
 mod random;
 mod registry;
 mod running_calls;
@@ -81,6 +83,7 @@ pub use changes::PhaseChange;
 pub use clock::{Clock, SystemClock, TestClock};
 pub use company::CompanyFiles;
 pub use config::ServiceConfig;
+pub use disk_use::{DiskItem, DiskItemKind, DiskPart, DiskTotals, DiskUse, TenantDisk};
 pub use error::{Cause, InvalidField, RefusedVerb, ServiceError};
 #[doc(hidden)]
 pub use failpoint::FailPoint;
@@ -89,6 +92,7 @@ pub use providers::{
     BuildProvider, ProviderFiles, ProviderRecord, ProviderRegistry, ProviderRequest, ProviderSettingsRecord,
     ProviderTest,
 };
+pub use prune::{Prune, PruneEntry, Pruned};
 pub use running_calls::{RunningCall, RunningCalls};
 pub use sandboxes::Sandboxes;
 pub use service::{OpenError, Service};

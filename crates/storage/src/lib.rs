@@ -17,6 +17,7 @@ mod capture;
 mod clear;
 mod format;
 mod groups;
+mod inventory;
 pub mod ioctl;
 mod live_tree;
 mod loopback;
@@ -46,10 +47,12 @@ use atoll_disk::is_full;
 pub use atoll_disk::{Reserve, TenantNumber, TenantShares};
 pub use clear::remove_tree;
 pub use format::{IDS, ReadError};
+pub use inventory::{PoolEntry, PoolEntryKind};
 pub use live_tree::{copy_live_tree, live_tree_bytes};
 pub use machine_id::renew as renew_machine_id;
 pub use pool::unmount;
 pub use snapshots::{CopyError, Seal};
+pub use space::waiting_name;
 pub use tenants::ShareRoom;
 pub use unpacked_size::TooLargeToPack;
 pub use volume_files::{EntryAttributes, OpenedEntry, VolumeFolder, host_folder};
@@ -130,6 +133,7 @@ impl Layers {
         make_private(&self.volumes())?;
         self.remove_abandoned_groups()?;
         self.arrange_groups()?;
+        self.expect_kept_files()?;
         self.keep_reserve()?;
         Ok(self)
     }
@@ -210,11 +214,13 @@ impl Layers {
     /// Changes the limit of a layer.
     pub fn set_limit(&self, name: &str, limit_bytes: u64) -> io::Result<()> {
         match &self.kind {
-            StorageKind::Btrfs { pool, .. } => {
+            StorageKind::Btrfs { .. } => {
                 let path = self.path(name);
                 btrfs::limit(&path, self.own_limit(name, limit_bytes))?;
                 // Afterwards, so that a pool that shrinks meanwhile finds the limit.
-                pool.expect(limit_bytes);
+                if !space::is_waiting(name) {
+                    self.expect(limit_bytes);
+                }
                 self.join_group(name, &path)
             }
             StorageKind::Folders => Ok(()),
@@ -224,6 +230,9 @@ impl Layers {
     /// Gives a layer made ahead of time to its sandbox.
     pub fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         fs::rename(self.path(from), self.path(to))?;
+        if let (StorageKind::Btrfs { quota, .. }, true) = (&self.kind, space::is_waiting(from)) {
+            self.expect(quota.limit_bytes(&self.path(to))?);
+        }
         self.change_group(from, to)
     }
 

@@ -16,12 +16,15 @@ use atoll_disk::{Purpose, free_bytes};
 
 use crate::snapshots::inherited_at;
 use crate::volumes::HEADROOM_MOST;
-use crate::{Layers, StorageKind, pool};
+use crate::{Layers, StorageKind};
 
 /// The reserve is at most this part of a small pool.
 const RESERVE_PART: u64 = 4;
 /// By how much the group's limit may be off before it is set again; each change is a write.
 const SLACK: u64 = 4 << 20;
+
+/// Ids of sandboxes contain no dash.
+const WAITING: &str = "ready-";
 
 /// Room where layers live, growth included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,6 +68,25 @@ impl Layers {
         self.keep_reserve()
     }
 
+    /// Grows the pool before so much may be written, as far as there is room on the host. A tenant's program must not be
+    /// faster than the look at the free space that comes a moment later.
+    pub(crate) fn expect(&self, bytes: u64) {
+        if let StorageKind::Btrfs { pool, .. } = &self.kind
+            && pool.expect(bytes)
+            && let Err(cause) = self.grow()
+        {
+            tracing::warn!(%cause, "the pool cannot grow");
+        }
+    }
+
+    /// Files of tenants may be written to at once, also before their limits are known.
+    pub(crate) fn expect_kept_files(&self) -> io::Result<()> {
+        if self.layers_and_volumes()?.iter().any(|(name, _)| !is_waiting(name)) {
+            self.expect(0);
+        }
+        Ok(())
+    }
+
     /// Makes the pool smaller when it has been mostly free for a while; cheap while it is not.
     pub fn shrink(&self) -> io::Result<()> {
         let StorageKind::Btrfs { pool, quota, .. } = &self.kind else { return Ok(()) };
@@ -72,7 +94,10 @@ impl Layers {
             return Ok(());
         }
         pool.forget_expected();
-        for (_, path) in self.layers_and_volumes()? {
+        for (name, path) in self.layers_and_volumes()? {
+            if is_waiting(&name) {
+                continue;
+            }
             // What is removed meanwhile needs nothing. 0 is no limit.
             let limit = quota.limit_bytes(&path).unwrap_or(0).saturating_add(inherited_at(&path));
             let is_volume = path.starts_with(self.volumes());
@@ -113,7 +138,7 @@ impl Layers {
         match pool {
             Some((pool, host)) => {
                 // The pool grows in whole steps.
-                let room = |purpose| self.disk.room(host, purpose).map(pool::whole_steps);
+                let room = |purpose| pool.growth(self.disk.room(host, purpose)?);
                 let (data, memory) = (room(Purpose::Data)?, room(Purpose::Memory)?);
                 // Space that the file has taken from the host already, or has not given back yet.
                 let changing = pool.unused_bytes()?;
@@ -148,6 +173,16 @@ impl Layers {
             StorageKind::Folders => Ok(None),
         }
     }
+}
+
+/// The name of the layer of an instance that waits to be claimed. No tenant writes to it, so it needs no room in advance.
+#[must_use]
+pub fn waiting_name(instance: &str) -> String {
+    format!("{WAITING}{instance}")
+}
+
+pub(crate) fn is_waiting(name: &str) -> bool {
+    name.starts_with(WAITING)
 }
 
 pub(crate) fn total_bytes(at: &Path) -> io::Result<u64> {

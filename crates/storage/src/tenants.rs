@@ -353,7 +353,7 @@ fn owner_name(name: &str) -> &str {
 }
 
 /// What is removed meanwhile is left out.
-fn gone_is_none<T>(found: io::Result<T>) -> io::Result<Option<T>> {
+pub(crate) fn gone_is_none<T>(found: io::Result<T>) -> io::Result<Option<T>> {
     match found {
         Ok(found) => Ok(Some(found)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

@@ -125,15 +125,10 @@ impl Layers {
     }
 
     fn limit_volume(&self, name: &str, limit_bytes: Option<u64>) -> io::Result<()> {
-        let StorageKind::Btrfs { pool, .. } = &self.kind else { return Ok(()) };
+        let StorageKind::Btrfs { .. } = &self.kind else { return Ok(()) };
         let path = self.volume(name);
-        let limit = match limit_bytes {
-            Some(bytes) => {
-                pool.expect(bytes.min(HEADROOM_MOST));
-                own_limit_at(&path, bytes)
-            }
-            None => btrfs::UNLIMITED,
-        };
+        self.expect(limit_bytes.unwrap_or(0).min(HEADROOM_MOST));
+        let limit = limit_bytes.map_or(btrfs::UNLIMITED, |bytes| own_limit_at(&path, bytes));
         btrfs::limit(&path, limit)?;
         self.join_group(name, &path)
     }

@@ -275,7 +275,11 @@ pub enum OpenError {
         detail: String,
     },
     /// A newer server wrote the database.
-    #[error("{} has schema {found}, but this server supports schemas up to {known}", db.display())]
+    #[error(
+        "{} was written by {writer} (schema {found}); this is Atoll {}, which supports schemas up to {known}",
+        db.display(),
+        env!("CARGO_PKG_VERSION")
+    )]
     Newer {
         /// The database.
         db: PathBuf,
@@ -283,6 +287,8 @@ pub enum OpenError {
         found: i64,
         /// The newest supported schema.
         known: i64,
+        /// The server that wrote the schema.
+        writer: SchemaWriter,
     },
     /// Sealed rows exist, but their key is missing or unusable.
     #[error("{} is missing or unusable: {why}", path.display())]
@@ -314,6 +320,25 @@ pub enum OpenError {
         #[source]
         cause: rusqlite::Error,
     },
+}
+
+/// The server that wrote a schema.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SchemaWriter(Option<String>);
+
+impl From<Option<String>> for SchemaWriter {
+    fn from(version: Option<String>) -> Self {
+        Self(version)
+    }
+}
+
+impl std::fmt::Display for SchemaWriter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.0 {
+            Some(version) => write!(f, "Atoll {version}"),
+            None => f.write_str("a newer Atoll"),
+        }
+    }
 }
 
 impl OpenError {
@@ -355,7 +380,9 @@ impl OpenError {
             }
             Self::WrongOwner { .. } => "run as that user, or chown the data folder",
             Self::Corrupt { .. } => "restore the database from a backup, with its -wal file",
-            Self::Newer { .. } => "use the newer server, or a backup from before its first start",
+            Self::Newer { .. } => {
+                "start that version or a newer one; to go back, restore a backup from before the upgrade (docs/upgrade.md)"
+            }
             Self::Secret { .. } => {
                 "restore the key from a backup; servers that share a database need the same secret.key"
             }

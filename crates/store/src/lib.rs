@@ -31,14 +31,14 @@ use tokio::sync::{oneshot, watch};
 
 pub use builds::{BuildQuery, BuildStore};
 pub use config::StoreConfig;
-pub use error::{OpenError, StoreError};
+pub use error::{OpenError, SchemaWriter, StoreError};
 pub use feed::{FeedChange, FeedEntry, FeedPage};
 pub use leases::{LeaseQuery, SortBy, Span};
 pub use records::{
     KeyRecord, Page, PreviewRecord, ResourceSample, SecretAbout, SecretChange, SecretRecord, SecretValues,
     TenantRecord, Terminal, TerminalSettings,
 };
-pub use sqlite::SqliteStore;
+pub use sqlite::{SqliteStore, refuse_newer};
 pub use templates::{TemplateChange, TemplateRow, TemplateStore, VersionRow};
 pub use threads::{ThreadQuery, ThreadRecord, ThreadStore};
 pub use vault::{FileVault, Vault};

@@ -16,6 +16,7 @@ mod identity;
 mod keys;
 mod leases;
 mod lists;
+mod newer;
 mod open;
 mod previews;
 mod samples;
@@ -50,6 +51,7 @@ use feed::{Heads, Watcher};
 use threads::{Readers, Writer};
 
 pub(crate) use identity::recorded_database;
+pub use newer::refuse_newer;
 pub(crate) use open::DB as DATABASE;
 
 /// LIMIT: enough to keep two cores busy with reads; each costs a connection with its page cache.

@@ -164,14 +164,42 @@ async fn a_log_that_vanished_after_a_crash_is_missed() {
 }
 
 #[tokio::test]
-async fn a_newer_schema_is_refused() {
+async fn a_newer_schema_is_refused_with_the_version_to_use_and_nothing_is_touched() {
     let dir = tempfile::tempdir().unwrap();
-    with_leases(dir.path(), 1).await.close().await;
+    let store = with_leases(dir.path(), 1).await;
+    // As after a kill: the schema is in the database, rows are in the log.
+    let crashed = tempfile::tempdir().unwrap();
+    for name in ["sandbox.db", "sandbox.db-wal", "secret.key", "lock"] {
+        std::fs::copy(dir.path().join(name), crashed.path().join(name)).unwrap();
+    }
+    store.close().await;
+    let file = std::fs::OpenOptions::new().write(true).open(crashed.path().join("sandbox.db")).unwrap();
+    file.write_all_at(&99_u32.to_be_bytes(), 60).unwrap();
     let conn = rusqlite::Connection::open(dir.path().join("sandbox.db")).unwrap();
+    conn.execute("UPDATE meta SET value = '9.8.7' WHERE key = 'schema_writer'", []).unwrap();
     conn.pragma_update(None, "user_version", 99).unwrap();
     drop(conn);
-    let error = refusal(dir.path());
-    assert!(matches!(error, OpenError::Newer { found: 99, .. }), "{error}");
+    for (folder, writer) in [(&dir, "Atoll 9.8.7"), (&crashed, concat!("Atoll ", env!("CARGO_PKG_VERSION")))]
+    {
+        let before = content(folder.path());
+        let error = refusal(folder.path());
+        assert!(matches!(error, OpenError::Newer { found: 99, .. }), "{error}");
+        assert!(error.to_string().contains(&format!("was written by {writer} (schema 99)")), "{error}");
+        assert_eq!(content(folder.path()), before);
+    }
+}
+
+/// Every file of a folder with its content and its time.
+fn content(
+    folder: &Path,
+) -> std::collections::BTreeMap<std::ffi::OsString, (Vec<u8>, std::time::SystemTime)> {
+    let entries = std::fs::read_dir(folder).unwrap().map(Result::unwrap);
+    entries
+        .map(|entry| {
+            let changed = entry.metadata().unwrap().modified().unwrap();
+            (entry.file_name(), (std::fs::read(entry.path()).unwrap(), changed))
+        })
+        .collect()
 }
 
 #[tokio::test]

@@ -17,6 +17,7 @@ mod retries;
 mod sandboxes;
 mod sessions;
 mod sse;
+mod system;
 mod templates;
 mod volumes;
 

@@ -37,6 +37,7 @@ pub mod server;
 pub mod sessions;
 pub mod snapshots;
 pub mod start;
+pub mod system;
 pub mod templates;
 pub mod tenants;
 pub mod terminals;

@@ -123,6 +123,7 @@ async fn lists_hold_nothing_of_others(caller: &Client, things: &Things, keys: &K
         "/v1/templates",
         "/v1/builds",
         "/v1/secrets",
+        "/v1/system/disk",
         "/e2b/sandboxes",
         "/e2b/v2/sandboxes",
         "/e2b/snapshots",

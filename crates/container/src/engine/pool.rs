@@ -89,10 +89,11 @@ impl EngineShared {
         let mut random = [0; 20];
         getrandom::fill(&mut random)
             .map_err(|cause| failed("making a name")(std::io::Error::other(cause)))?;
-        let layer = InstanceId::from_entropy(random).as_str().to_owned();
+        let name = InstanceId::from_entropy(random).as_str().to_owned();
+        let layer = atoll_storage::waiting_name(&name);
         let limits = self.limits_while_made(key);
         let plan = Plan {
-            name: layer.clone(),
+            name,
             template: Arc::clone(&template),
             layer: LayerPlan::Fresh(layer.clone()),
             limits,

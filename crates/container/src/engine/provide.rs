@@ -13,9 +13,11 @@ use atoll_network::{ErrorKind, LinkError};
 use atoll_provider::{
     Adopted, ArchiveSupport, Booted, Capabilities, Capability, CaptureSupport, CheckpointSupport, DialMode,
     DialSupport, EgressSupport, InstanceActivity, InstanceSpec, InstanceUsage, Isolation, KnownSandbox,
-    Notice, OwnedSandbox, PauseSupport, PoolSupport, Provider, ProviderDescription, ProviderError,
-    ResizeSupport, SnapshotSupport, Target, VolumeSupport, missing_capability,
+    Notice, OwnedSandbox, PauseSupport, PoolSize, PoolSupport, Provider, ProviderDescription, ProviderError,
+    ResizeSupport, SnapshotSupport, StoredFiles, StoredInventory, StoredKind, Target, VolumeSupport,
+    missing_capability,
 };
+use atoll_storage::PoolEntryKind;
 use tokio::sync::broadcast;
 
 use super::snapshot::blocking;
@@ -139,6 +141,25 @@ impl Provider for Engine {
         let share = self.inner.config.disk.shares().share_of(space.total);
         let disk_share = share.map(|bytes| DiskShare { mib: bytes >> 20, is_enforced });
         Ok(Node { disk_share, limits_disk, ..node_of_machine(disk).map_err(failed("reading free memory"))? })
+    }
+
+    async fn stored(&self) -> Result<Option<StoredInventory>, ProviderError> {
+        let layers = Arc::clone(&self.inner.resources.layers);
+        let measure = move || Ok((layers.pool_bytes()?, layers.inventory()?));
+        let (pool, entries) = blocking(measure).await.map_err(failed("measuring the pool"))?;
+        let pool = pool.map(|(bytes, free_bytes)| PoolSize { bytes, free_bytes });
+        let kind = |kind: PoolEntryKind| match kind {
+            PoolEntryKind::Layer => StoredKind::Sandbox,
+            PoolEntryKind::Waiting => StoredKind::Waiting,
+            PoolEntryKind::Checkpoint => StoredKind::Memory,
+            PoolEntryKind::Snapshot => StoredKind::Snapshot,
+            PoolEntryKind::Volume => StoredKind::Volume,
+        };
+        let files = entries
+            .into_iter()
+            .map(|entry| StoredFiles { kind: kind(entry.kind), id: entry.name, bytes: entry.bytes })
+            .collect();
+        Ok(Some(StoredInventory { pool, files }))
     }
 
     async fn settle(&self, deadline: Duration) -> Result<(), ProviderError> {

@@ -39,6 +39,7 @@ mod sessions;
 mod shutdown;
 mod snapshots;
 mod sse;
+mod system;
 mod telemetry;
 mod templates;
 mod tenants;

@@ -12,8 +12,8 @@ use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
     App, builds, code, docs, egress, events, exec, files, git, health, keys, logins, lsp, metrics, previews,
-    processes, providers, sandboxes, secrets, server, sessions, snapshots, templates, tenants, terminals,
-    threads, volumes,
+    processes, providers, sandboxes, secrets, server, sessions, snapshots, system, templates, tenants,
+    terminals, threads, volumes,
 };
 use atoll_client::errors::Envelope;
 
@@ -50,6 +50,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .merge(providers::routes())
         .merge(health::routes())
         .merge(server::routes())
+        .merge(system::routes())
         .merge(docs::routes())
 }
 

@@ -215,47 +215,53 @@ impl Templates {
         if record.tenant.is_some() {
             return Err(missing(name));
         }
-        let users = self.inner.store.template_users(&record.name).await?;
-        if users > 0 {
-            let message = format!("template {} is used by {users} sandboxes", record.name);
-            return Err(ServiceError::new(Code::TemplateInUse, message).hint(format!(
-                "delete them first: GET /v1/sandboxes?template={0}, or atoll ls --template {0}",
-                record.name
-            )));
+        if let Some(users) = self.users_of_built_in(&record.name).await? {
+            return Err(users);
         }
-        let kept = self.inner.store.all_snapshots().await?;
-        let kept = kept.iter().filter(|snapshot| snapshot.template == record.name).count();
-        if kept > 0 {
-            let message = format!("template {} is the base of {kept} snapshots", record.name);
-            return Err(ServiceError::new(Code::TemplateInUse, message).hint("delete them first"));
-        }
-        self.refuse_below_versions(&record).await?;
         let sources = Arc::clone(&self.inner.cache.sources);
         let removed = self.inner.run_blocking(move || sources.remove(&record.name)).await;
         self.inner.cache.forget();
         removed
     }
 
-    /// Layers may depend on the files of a built-in template.
-    async fn refuse_below_versions(&self, record: &TemplateRecord) -> Result<(), ServiceError> {
+    /// Why a built-in template cannot be removed: sandboxes, snapshots, or layers that depend on its files.
+    pub(crate) async fn users_of_built_in(&self, name: &str) -> Result<Option<ServiceError>, ServiceError> {
+        let in_use = |message: String, hint: String| {
+            Ok(Some(ServiceError::new(Code::TemplateInUse, message).hint(hint)))
+        };
+        let users = self.inner.store.template_users(name).await?;
+        if users > 0 {
+            return in_use(
+                format!("template {name} is used by {users} sandboxes"),
+                format!(
+                    "delete them first: GET /v1/sandboxes?template={name}, or atoll ls --template {name}"
+                ),
+            );
+        }
+        let kept = self.inner.store.all_snapshots().await?;
+        let kept = kept.iter().filter(|snapshot| snapshot.template == name).count();
+        if kept > 0 {
+            let message = format!("template {name} is the base of {kept} snapshots");
+            return in_use(message, "delete them first".to_owned());
+        }
         let needed = self.inner.store.needed_versions().await?;
-        let (images, name) = (Arc::clone(&self.inner.images), record.name.clone());
+        let (images, below) = (Arc::clone(&self.inner.images), name.to_owned());
         let above = self
             .inner
             .run_blocking(move || {
                 let lies_on = |version: &String| {
                     images
                         .version(version)
-                        .is_ok_and(|version| version.base.is_some_and(|(base, _)| base == name))
+                        .is_ok_and(|version| version.base.is_some_and(|(base, _)| base == below))
                 };
                 Ok(needed.iter().filter(|version| lies_on(version)).count())
             })
             .await?;
         if above > 0 {
-            let message = format!("template {} is the base of {above} other templates", record.name);
-            return Err(ServiceError::new(Code::TemplateInUse, message).hint("remove those first"));
+            let message = format!("template {name} is the base of {above} other templates");
+            return in_use(message, "remove those first".to_owned());
         }
-        Ok(())
+        Ok(None)
     }
 
     /// A template that the caller may change, with the parsed reference.

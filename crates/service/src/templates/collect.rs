@@ -79,13 +79,22 @@ impl Templates {
 
     /// One collection; a second one waits for the first.
     pub(crate) async fn collect_unused(&self) -> Result<Collected, ServiceError> {
+        self.collect_but(self.inner.config.build_cache_bytes).await
+    }
+
+    /// A collection that also empties the build cache.
+    pub(crate) async fn collect_all_unused(&self) -> Result<Collected, ServiceError> {
+        self.collect_but(0).await
+    }
+
+    async fn collect_but(&self, keep: u64) -> Result<Collected, ServiceError> {
         let inner = &self.inner;
         let _turn = inner.holds.turn.lock().await;
         let parking = inner.holds.park();
         let needed: HashSet<String> = inner.store.needed_versions().await?.into_iter().collect();
         inner.failpoint.reach("collect.rows").await;
         forget_warm(inner).await?;
-        let (images, keep) = (Arc::clone(&inner.images), inner.config.build_cache_bytes);
+        let images = Arc::clone(&inner.images);
         let collected = inner.run_blocking(move || Ok(images.collect(&needed, keep)?)).await;
         drop(parking);
         let gone = collected?;

@@ -71,6 +71,7 @@ impl Claim {
 
 pub(crate) fn open(config: &StoreConfig) -> Result<OpenedDatabase, OpenError> {
     let (data, db) = (&config.data, &config.database);
+    super::newer::refuse_newer(db)?;
     prepare_folder(data, db)?;
     let (file, before) = claim(data)?;
     let identity = Identity::of(config)?;

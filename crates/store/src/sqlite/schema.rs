@@ -25,6 +25,9 @@ const MIGRATIONS: &[&str] = &[
     include_str!("0015.sql"),
 ];
 
+/// The row of `meta` with the version of the server that wrote the schema.
+const WRITER: &str = "schema_writer";
+
 /// Gives rows of a time before nodes the node of the server that opens them first.
 const TAKE_OLDER_ROWS: [&str; 6] = [
     "UPDATE sandbox_leases SET node = ?1, lease = json_set(lease, '$.node', ?1) WHERE node = ''",
@@ -62,10 +65,10 @@ pub(super) fn migrate(
     is_alone: bool,
 ) -> Result<(), OpenError> {
     let failed = |cause| OpenError::Database { action: "migrate", db: db.to_owned(), cause };
-    let known = i64::try_from(MIGRATIONS.len()).expect("a handful of migrations");
+    let known = known();
     let found = version(conn, db)?;
     if found > known {
-        return Err(OpenError::Newer { db: db.to_owned(), found, known });
+        return Err(OpenError::Newer { db: db.to_owned(), found, known, writer: writer(conn).into() });
     }
     if found == known {
         return Ok(());
@@ -82,6 +85,26 @@ pub(super) fn migrate(
     for sql in TAKE_OLDER_ROWS {
         tx.execute(sql, [node.as_str()]).map_err(failed)?;
     }
+    tx.execute(
+        "INSERT INTO meta VALUES (?1, ?2) ON CONFLICT DO UPDATE SET value = excluded.value",
+        [WRITER, env!("CARGO_PKG_VERSION")],
+    )
+    .map_err(failed)?;
     tx.pragma_update(None, "user_version", known).map_err(failed)?;
-    tx.commit().map_err(failed)
+    tx.commit().map_err(failed)?;
+    // An older server looks at the database alone, see `newer`. A backup that reads it now only delays that.
+    if let Err(error) = conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())) {
+        tracing::debug!(%error, "the new schema is only in the write-ahead log yet");
+    }
+    Ok(())
+}
+
+/// The newest schema of this server.
+pub(super) fn known() -> i64 {
+    i64::try_from(MIGRATIONS.len()).expect("a handful of migrations")
+}
+
+/// The version of the server that wrote the schema; `None` if it did not record that yet.
+pub(super) fn writer(conn: &Connection) -> Option<String> {
+    conn.query_row("SELECT value FROM meta WHERE key = ?1", [WRITER], |row| row.get(0)).ok()
 }
