@@ -29,6 +29,7 @@ mod settings;
 mod stack;
 mod template;
 mod version;
+mod version_files;
 mod view;
 
 pub use collect::CollectionReport;
@@ -40,6 +41,7 @@ pub use layer::StoredLayer;
 pub use pack::{Packed, PackedLayer};
 pub use settings::start_settings;
 pub use version::{DetectedSettings, ImageVersion, NewVersion};
+pub use version_files::VersionFiles;
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
