@@ -3,6 +3,7 @@
 //! Common verbs stand alone (`run`, `exec`, `ls`), everything else is noun and verb (`template make`, `key create`).
 //! This module only parses, and refuses invalid input before a request is sent.
 
+pub(crate) mod backup;
 pub(crate) mod life;
 pub(crate) mod mcp;
 pub(crate) mod network;
@@ -199,7 +200,7 @@ pub(crate) enum Command {
     Mcp(mcp::Mcp),
     /// Run the server in the foreground
     Serve(serve::Serve),
-    /// Manage the server of this machine: status, stop, logs
+    /// Manage the server of this machine: status, stop, logs, backup
     #[command(subcommand)]
     Server(Server),
     /// Check what this machine supports and show fixes; needs no server
@@ -394,6 +395,11 @@ pub(crate) enum Server {
         #[arg(short, long)]
         follow: bool,
     },
+    /// Write everything of the server into one file, also while it runs: database, files of sandboxes, memory that is on
+    /// disk, volumes, snapshots, templates that cannot be had again, settings
+    Backup(backup::Backup),
+    /// Fill an empty data folder from a backup; no server may run on it
+    Restore(backup::Restore),
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! `atoll server status|stop|logs`: manages the server of this machine.
+//! `atoll server status|stop|logs|backup|restore`: manages the server of this machine.
 
 use std::{
     io::{Read, Seek, SeekFrom},
@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::json;
 
-use super::CommandContext;
+use super::{CommandContext, backup};
 use crate::{
     cli::Server,
     failure::Failure,
@@ -36,6 +36,8 @@ pub(super) async fn server(context: &CommandContext, command: Server) -> Result<
         }
         Server::Uninstall { force } => uninstall(context, force).await,
         Server::Logs { follow } => logs(context, follow).await,
+        Server::Backup(args) => backup::backup(context, args).await,
+        Server::Restore(args) => backup::restore(context, args).await,
     }
 }
 
