@@ -3,6 +3,7 @@
 mod access;
 mod archive;
 mod attack_rows;
+mod backup;
 mod bad_input;
 mod build;
 mod checkpoint;

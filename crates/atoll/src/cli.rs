@@ -3,6 +3,7 @@
 //! Common verbs stand alone (`run`, `exec`, `ls`), everything else is noun and verb (`template make`, `key create`).
 //! This module only parses, and refuses invalid input before a request is sent.
 
+pub(crate) mod backup;
 pub(crate) mod life;
 pub(crate) mod mcp;
 mod named;
@@ -238,7 +239,7 @@ pub(crate) enum Command {
     Mcp(mcp::Mcp),
     /// Run the server in the foreground
     Serve(serve::Serve),
-    /// Manage the server of this machine: install it as a service, start, stop, logs, settings
+    /// Manage the server of this machine: install it as a service, start, stop, logs, settings, backup
     #[command(subcommand)]
     Server(server::Server),
     /// Show what takes space on the disk of the server

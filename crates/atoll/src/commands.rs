@@ -8,6 +8,7 @@
 )]
 
 mod archive_stream;
+mod backup;
 mod build;
 mod code;
 mod command_hints;

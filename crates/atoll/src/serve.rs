@@ -125,6 +125,10 @@ pub(crate) fn launcher(_arguments: Vec<OsString>) -> ExitCode {
 /// machine, and DATA. No server of DATA may run. It opens no port.
 pub(crate) async fn uninstall(data: &Path) -> Result<(), Failure> {
     process_setup::need_root()?;
+    if atoll_backup::is_unfinished(data) {
+        return atoll_backup::discard_unfinished(data)
+            .map_err(|e| failed("the unfinished restore cannot be removed", &e));
+    }
     refuse_newer(data, None)?;
     let data = process_setup::open_data(data)?;
     let settings = Settings::bare(data.clone())?;

@@ -92,6 +92,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     // Carried by container as bytes, loaded into another program; independent of all other crates.
     ("atoll-preload", &[]),
     ("atoll-store", &["atoll-model", "atoll-disk"]),
+    // It works beside a server or without one, on the files of all three.
+    ("atoll-backup", &["atoll-model", "atoll-disk", "atoll-image", "atoll-storage", "atoll-store"]),
     (
         "atoll-service",
         &[

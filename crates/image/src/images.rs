@@ -30,6 +30,7 @@ mod sizes;
 mod stack;
 mod template;
 mod version;
+mod version_files;
 mod view;
 
 pub use collect::CollectionReport;
@@ -42,6 +43,7 @@ pub use pack::{Packed, PackedLayer};
 pub use settings::start_settings;
 pub use sizes::VersionSize;
 pub use version::{DetectedSettings, ImageVersion, NewVersion};
+pub use version_files::VersionFiles;
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use crate::ioctl;
 
+/// The file system's number in `statfs`.
+pub(crate) const MAGIC: u64 = 0x9123_683e;
 const SUBVOL_CREATE: u64 = 0x5000_940e;
 const SNAP_DESTROY: u64 = 0x5000_940f;
 const SNAP_CREATE_V2: u64 = 0x5000_9417;

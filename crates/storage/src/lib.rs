@@ -5,12 +5,14 @@
 //!   layers/<sandbox>/   a subvolume with a limit of its own:  upper/ work/ [usr-upper/ usr-work/]
 //!   snapshots/<id>/     read-only copies of layers
 //!   volumes/<id>/       a subvolume with a limit of its own:  files/
+//!   backup/             copies for a backup that is being made
 //! ```
 //!
 //! Ids in layers are canonical. Without btrfs a layer is a plain folder, and no disk limit can be enforced.
 
 #![expect(unsafe_code, reason = "btrfs and loop devices are driven by ioctls, which have no safe wrappers")]
 
+mod backup;
 mod boot_files;
 mod btrfs;
 mod capture;
@@ -45,6 +47,7 @@ use std::sync::Arc;
 use atoll_disk::is_full;
 
 pub use atoll_disk::{Reserve, TenantNumber, TenantShares};
+pub use backup::{CopiesError, CopyKind, PoolCopies, discard_pool, pack_folders, unpack_folders};
 pub use clear::remove_tree;
 pub use format::{IDS, ReadError};
 pub use inventory::{PoolEntry, PoolEntryKind};
@@ -131,6 +134,9 @@ impl Layers {
         make_private(&self.root)?;
         make_private(&self.at.join("snapshots"))?;
         make_private(&self.volumes())?;
+        if self.limits_disk() {
+            backup::remove_abandoned_copies(&self.at)?;
+        }
         self.remove_abandoned_groups()?;
         self.arrange_groups()?;
         self.expect_kept_files()?;

@@ -1,7 +1,8 @@
 //! Writes a layer as one stream (see [`super::format`]). The same tree always gives the same stream, byte for byte, so
 //! the hash of the stream is also a hash of the tree.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -30,6 +31,37 @@ pub(crate) fn write_parts(layer: &Path, parts: &[&str], out: &mut impl Write) ->
             Ok(root) => packer.part(part, root)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
+        }
+    }
+    packer.end()
+}
+
+/// Writes the named entries of some folders of `root`: for each folder of it, the folders and files in it that are kept.
+/// Nobody may change them meanwhile.
+pub(crate) fn write_selected(
+    root: &Path,
+    selected: &BTreeMap<String, BTreeSet<String>>,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let mut packer = Packer { is_sparse: true, ..Packer::new(out, format::is_kept) };
+    format::begin(packer.out)?;
+    for (part, names) in selected {
+        // A server's own folder, which may be a link.
+        let folder: OwnedFd = File::open(root.join(part))?.into();
+        let (stat, records) = (rustix::fs::fstat(&folder)?, attributes(folder.as_fd(), format::is_kept)?);
+        packer.head(EntryType::Directory, format!("{part}/").into_bytes(), &stat, records)?;
+        for name in names {
+            let path = format!("{part}/{name}");
+            match open_folder(&folder, name.as_str()) {
+                Ok(inner) => packer.part(&path, inner)?,
+                Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+                    let stat = rustix::fs::statat(&folder, name.as_str(), AtFlags::SYMLINK_NOFOLLOW)?;
+                    let kind = FileType::from_raw_mode(stat.st_mode);
+                    let name = CString::new(name.as_str())?;
+                    packer.entry(folder.as_fd(), &WalkEntry { name, stat, kind }, path.into_bytes())?;
+                }
+                Err(error) => return Err(error),
+            }
         }
     }
     packer.end()

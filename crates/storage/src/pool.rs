@@ -20,7 +20,6 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use super::{btrfs, loopback};
 use crate::space::total_bytes;
 
-const BTRFS_MAGIC: u64 = 0x9123_683e;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 /// The first size. The space is allocated permanently (fallocate), so that a full host never causes an I/O error in a
@@ -90,14 +89,14 @@ impl Pool {
     pub(crate) fn open(data: &Path, at: &Path, disk: &Arc<Reserve>) -> Result<Self, Failed> {
         let disk = Arc::clone(disk);
         let magic = |path| rustix::fs::statfs(path).map(|stat| stat.f_type as u64).map_err(io::Error::from);
-        if magic(data).map_err(|cause| ("inspect the data folder", cause))? == BTRFS_MAGIC {
+        if magic(data).map_err(|cause| ("inspect the data folder", cause))? == btrfs::MAGIC {
             return Ok(Self { at: at.to_owned(), backing: None, headroom: AtomicU64::new(0), disk });
         }
         let file = data.join("pool.btrfs");
         make_file(&file, &disk).map_err(|cause| ("make the pool's file", cause))?;
         let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME;
         let options = options(&file).map_err(|cause| ("inspect the pool's file", cause))?;
-        if magic(at).map_err(|cause| ("inspect the pool", cause))? != BTRFS_MAGIC {
+        if magic(at).map_err(|cause| ("inspect the pool", cause))? != btrfs::MAGIC {
             let device = loopback::attach(&file).map_err(|cause| ("attach the pool's file", cause))?;
             rustix::mount::mount(&device.path, at, "btrfs", flags, options)
                 .map_err(|cause| ("mount the pool", cause.into()))?;

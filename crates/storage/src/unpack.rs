@@ -31,14 +31,32 @@ pub(crate) fn read(layer: &Path, input: &mut impl Read) -> Result<(), ReadError>
 }
 
 /// Fills an empty folder with some of these parts, among them the first.
-pub(crate) fn read_with(
+pub(crate) fn read_with(layer: &Path, parts: &[&str], input: &mut impl Read) -> Result<(), ReadError> {
+    read_parts(layer, parts, OriginMark::Set, input)
+}
+
+/// The same for folders that are no upper layer of an overlay.
+pub(crate) fn read_plain(folder: &Path, parts: &[&str], input: &mut impl Read) -> Result<(), ReadError> {
+    read_parts(folder, parts, OriginMark::None, input)
+}
+
+/// Whether folders are marked for an overlay; see [`ORIGIN`].
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum OriginMark {
+    Set,
+    None,
+}
+
+fn read_parts(
     layer: &Path,
-    parts: &'static [&'static str],
+    parts: &[&str],
+    mark: OriginMark,
     input: &mut impl Read,
 ) -> Result<(), ReadError> {
     let root = open_folder(CWD, layer)?;
     let here = root.try_clone()?;
-    let mut unpacker = Unpacker { input, parts, root, here, levels: Vec::new(), buffer: vec![0; BUFFER] };
+    let mut unpacker =
+        Unpacker { input, parts, mark, root, here, levels: Vec::new(), buffer: vec![0; BUFFER] };
     match format::read_head(unpacker.input)? {
         Some((about, records))
             if about.kind == EntryType::XGlobalHeader && format::is_beginning(&records) => {}
@@ -55,7 +73,8 @@ pub(crate) fn read_with(
 
 struct Unpacker<'a, R> {
     input: &'a mut R,
-    parts: &'static [&'static str],
+    parts: &'a [&'a str],
+    mark: OriginMark,
     root: OwnedFd,
     /// The innermost open folder.
     here: OwnedFd,
@@ -144,7 +163,9 @@ impl<R: Read> Unpacker<'_, R> {
     fn folder(&mut self, name: Vec<u8>, about: PackedEntry, attributes: Records) -> Result<(), ReadError> {
         made(rustix::fs::mkdirat(&self.here, name.as_slice(), Mode::from_raw_mode(0o700)))?;
         self.here = open_folder(&self.here, name.as_slice())?;
-        made(rustix::fs::fsetxattr(self.here.as_fd(), ORIGIN.0, ORIGIN.1, XattrFlags::empty()))?;
+        if self.mark == OriginMark::Set {
+            made(rustix::fs::fsetxattr(self.here.as_fd(), ORIGIN.0, ORIGIN.1, XattrFlags::empty()))?;
+        }
         self.levels.push(UnpackLevel { name, about, attributes });
         Ok(())
     }

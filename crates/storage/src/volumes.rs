@@ -124,7 +124,7 @@ impl Layers {
         filled
     }
 
-    fn limit_volume(&self, name: &str, limit_bytes: Option<u64>) -> io::Result<()> {
+    pub(crate) fn limit_volume(&self, name: &str, limit_bytes: Option<u64>) -> io::Result<()> {
         let StorageKind::Btrfs { .. } = &self.kind else { return Ok(()) };
         let path = self.volume(name);
         self.expect(limit_bytes.unwrap_or(0).min(HEADROOM_MOST));

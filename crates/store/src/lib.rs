@@ -38,7 +38,10 @@ pub use records::{
     KeyRecord, Page, PreviewRecord, ResourceSample, SecretAbout, SecretChange, SecretRecord, SecretValues,
     TenantRecord, Terminal, TerminalSettings,
 };
-pub use sqlite::{SqliteStore, refuse_newer};
+pub use sqlite::{
+    DatabaseContents, SqliteStore, TaggedVersion, kept_objects, lease_generations, refuse_newer,
+    reseal_snapshots,
+};
 pub use templates::{TemplateChange, TemplateRow, TemplateStore, VersionRow};
 pub use threads::{ThreadQuery, ThreadRecord, ThreadStore};
 pub use vault::{FileVault, Vault};

@@ -10,6 +10,7 @@
 //! a failed commit is reported to every write in it. [`feed`] tells what other servers wrote.
 
 mod builds;
+mod database_copy;
 mod events;
 mod feed;
 mod identity;
@@ -50,6 +51,7 @@ use crate::{
 use feed::{Heads, Watcher};
 use threads::{Readers, Writer};
 
+pub use database_copy::{DatabaseContents, TaggedVersion, kept_objects, lease_generations, reseal_snapshots};
 pub(crate) use identity::recorded_database;
 pub use newer::refuse_newer;
 pub(crate) use open::DB as DATABASE;

@@ -4,6 +4,8 @@ use std::{ffi::OsString, path::PathBuf};
 
 use clap::Subcommand;
 
+use super::backup;
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Server {
     /// Install the server as a systemd service: writes the unit, and a configuration file if there is none
@@ -44,6 +46,11 @@ pub(crate) enum Server {
         #[arg(last = true, value_name = "OPTIONS")]
         options: Vec<OsString>,
     },
+    /// Write everything of the server into one file, also while it runs: database, files of sandboxes, memory that is on
+    /// disk, volumes, snapshots, templates that cannot be had again, settings
+    Backup(backup::Backup),
+    /// Fill an empty data folder from a backup; no server may run on it
+    Restore(backup::Restore),
     /// Delete every sandbox, stop the server, and remove all its files and settings from this machine, including
     /// DATA
     Uninstall {

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::json;
 
-use super::CommandContext;
+use super::{CommandContext, backup};
 use crate::{
     cli::server::Server,
     failure::Failure,
@@ -54,6 +54,8 @@ pub(super) async fn server(context: &CommandContext, command: Server) -> Result<
         Server::Config { example: true, .. } => config::example(context),
         Server::Config { reference: true, .. } => config::reference(context),
         Server::Config { options, .. } => config::config(context, options),
+        Server::Backup(args) => backup::backup(context, args).await,
+        Server::Restore(args) => backup::restore(context, args).await,
     }
 }
 

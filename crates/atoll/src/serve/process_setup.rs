@@ -51,6 +51,11 @@ pub(crate) fn open_data(data: &Path) -> Result<PathBuf, Failure> {
         fs::set_permissions(&whole, fs::Permissions::from_mode(0o700))
             .map_err(|e| cannot("closed to others", e))?;
     }
+    if atoll_backup::is_unfinished(&whole) {
+        let message = format!("a restore into {} has not ended", whole.display());
+        return Err(Failure::new("unfinished_restore", message)
+            .hint("run `atoll server restore` again, which starts over; or remove the folder with `atoll server uninstall`"));
+    }
     Ok(whole)
 }
 

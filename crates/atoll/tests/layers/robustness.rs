@@ -18,6 +18,8 @@ const PARSERS: &[(&str, &str)] = &[
     ("crates/session", "query_string"),
     ("crates/session", "range_header"),
     ("crates/wire", "event_stream"),
+    ("crates/backup", "backup_file"),
+    ("crates/backup", "backup_sections"),
     ("crates/container", "checkpoint_manifest"),
     ("crates/storage", "layer_archive"),
     ("crates/storage", "mountinfo"),

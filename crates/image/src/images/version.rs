@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use atoll_model::StartSettings;
 use oci_spec::image::ImageConfiguration;
@@ -124,31 +124,34 @@ impl Images {
 
     /// A version by its digest (`sha256:` is optional).
     pub fn version(&self, version: &str) -> Result<ImageVersion, ImageError> {
-        let digest = Digest::parse(version)?;
-        let path = self.version_path(&digest);
-        let bytes = match std::fs::File::open(&path) {
-            Ok(file) => {
-                let mut bytes = Vec::new();
-                file.take(RECORD_MAX).read_to_end(&mut bytes).map_err(ImageError::io("read", &path))?;
-                bytes
-            }
-            Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => {
-                return Err(ImageError::NotFound { version: version.to_owned() });
-            }
-            Err(cause) => return Err(ImageError::io("read", &path)(cause)),
-        };
-        let damaged = |why: String| ImageError::Damaged { what: format!("template version {digest}"), why };
-        let read: ImageVersion =
-            serde_json::from_slice(&bytes).map_err(|cause| damaged(cause.to_string()))?;
-        if read.digest != digest.to_string() {
-            return Err(damaged("its record is of another version".into()));
-        }
-        Ok(read)
+        read_record(&self.version_path(&Digest::parse(version)?), version)
     }
 
     pub(super) fn version_path(&self, digest: &Digest) -> PathBuf {
         self.dir.join(VERSIONS).join(format!("{}.json", digest.hex()))
     }
+}
+
+/// Reads the record of a version.
+pub(super) fn read_record(path: &Path, version: &str) -> Result<ImageVersion, ImageError> {
+    let digest = Digest::parse(version)?;
+    let bytes = match std::fs::File::open(path) {
+        Ok(file) => {
+            let mut bytes = Vec::new();
+            file.take(RECORD_MAX).read_to_end(&mut bytes).map_err(ImageError::io("read", path))?;
+            bytes
+        }
+        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => {
+            return Err(ImageError::NotFound { version: version.to_owned() });
+        }
+        Err(cause) => return Err(ImageError::io("read", path)(cause)),
+    };
+    let damaged = |why: String| ImageError::Damaged { what: format!("template version {digest}"), why };
+    let read: ImageVersion = serde_json::from_slice(&bytes).map_err(|cause| damaged(cause.to_string()))?;
+    if read.digest != digest.to_string() {
+        return Err(damaged("its record is of another version".into()));
+    }
+    Ok(read)
 }
 
 /// Hashes everything that defines a version in one canonical form, with sorted keys.

@@ -29,7 +29,7 @@ const ADMIN: &str = "admin.key";
 const WAL_MARK: &str = "wal";
 
 /// LIMIT: how long a write waits for other servers of the database, for backups and for manual use of `sqlite3`.
-const BUSY: Duration = Duration::from_secs(10);
+pub(super) const BUSY: Duration = Duration::from_secs(10);
 const BUSY_STEP: Duration = Duration::from_micros(500);
 
 pub(crate) struct OpenedDatabase {
@@ -234,7 +234,7 @@ fn wait_for_turn(tries: i32) -> bool {
     BUSY_STEP * tries.unsigned_abs() < BUSY
 }
 
-fn is_damage(error: &rusqlite::Error) -> bool {
+pub(super) fn is_damage(error: &rusqlite::Error) -> bool {
     use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
     matches!(error.sqlite_error_code(), Some(DatabaseCorrupt | NotADatabase))
 }
