@@ -1,6 +1,6 @@
 # Thin on purpose: a target is one script or one cargo command. `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help run build install sdk test check agent fmt clippy unit kernel soak nightly bench sdk-python clean-data
+.PHONY: help run build install sdk test check agent fmt clippy unit kernel soak nightly bench dist sdk-python clean-data
 
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 # Set only where rustup lacks the toolchain of rust-toolchain.toml.
@@ -35,6 +35,10 @@ install: build ## Put the release binary into /usr/local/bin
 
 sdk: sdk-python ## Build the packages of both SDKs into target/sdk
 	@scripts/build-sdk-typescript
+
+dist: ## Make the packages of a release: .deb, tarball, Dockerfile, SDKs, checksums, SBOM into target/dist
+	@scripts/install-deps run
+	@scripts/dist
 
 test: ## Install missing packages and run every test, with real sandboxes
 	@scripts/install-deps test

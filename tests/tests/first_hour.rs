@@ -280,6 +280,43 @@ fn an_uninstall_deletes_every_sandbox_and_starts_no_server() {
     });
 }
 
+/// As the removal of a package does it.
+#[test]
+fn an_uninstall_that_keeps_data_leaves_nothing_running_and_the_next_server_has_it_all() {
+    run_with(Options { audit: false, ..Options::default() }, async |w| {
+        ok(w, &["create", "--name", "box", "--", "sleep", "1000"]);
+        ok(w, &["exec", "box", "--", "sh", "-c", "echo kept > /note"]);
+        ok(w, &["snapshot", "box", "--name", "clean"]);
+        ok(w, &["volume", "create", "data", "--size", "64m"]);
+        ok(w, &["create", "--name", "frozen"]);
+        ok(w, &["pause", "frozen"]);
+        let block = w.holdings();
+        assert!(block.count("cgroups") > 0 && block.count("mounts") > 0, "{block:?}");
+        // The server is killed: the sandboxes are nobody's children when they are stopped.
+        w.stop_server(Signal::SIGKILL).await;
+        let left = ok(w, &["server", "uninstall", "--force", "--keep-data"]);
+        assert!(left.contains("is kept"), "{left}");
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let data = w.data().display().to_string();
+        assert!(!mounts.contains(&data), "{mounts}");
+        w.reap();
+        let after = w.holdings();
+        for kind in ["cgroups", "loop devices", "host rules"] {
+            assert_eq!(after.count(kind), 0, "{after:?}");
+        }
+        let running = atoll_tests::proc::descendants(atoll_tests::proc::own_pid());
+        assert!(running.is_empty(), "{running:?}");
+        // Again, as after a removal that was interrupted.
+        ok(w, &["server", "uninstall", "--force", "--keep-data"]);
+        w.start_server().await;
+        assert!(ok(w, &["ls"]).contains("stopped"));
+        ok(w, &["start", "box"]);
+        assert_eq!(ok(w, &["exec", "box", "--", "cat", "/note"]), "kept\n");
+        ok(w, &["rollback", "box", "clean"]);
+        assert!(ok(w, &["volume", "ls"]).contains("data"));
+    });
+}
+
 /// What stands in for the program that makes a root from packages, so that no test needs a mirror: it fails, hangs or makes a
 /// small root, as the file `mode` beside it says, and notes that it began.
 const MAKER: &str = r#"#!/bin/sh

@@ -62,6 +62,7 @@ mod native_toolbox;
 mod network;
 mod network_api;
 mod nodes_attack;
+mod packages;
 mod pause;
 mod pip;
 mod previews;

@@ -258,6 +258,12 @@ pub(crate) enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
+    /// Write the manual pages of all commands into a folder; for packages
+    #[command(hide = true)]
+    Man {
+        /// The folder
+        folder: PathBuf,
+    },
     /// The process that makes namespaces, mounts and first processes; started by `serve`
     #[command(hide = true)]
     Launcher {

@@ -144,6 +144,7 @@ pub(crate) async fn dispatch(context: &CommandContext, mut command: Command) -> 
         Command::Openapi => version::openapi(context).map(done),
         Command::Version => version::version(context).await.map(done),
         Command::Completions { shell } => version::completions(context, shell).map(done),
+        Command::Man { folder } => version::manual_pages(&folder).map(done),
         // Both must run before there is a runtime; `main` handles them.
         Command::Serve(_) | Command::Launcher { .. } => {
             Err(Failure::new("internal", "this command is run by main"))

@@ -136,14 +136,45 @@ pub(crate) async fn uninstall(data: &Path) -> Result<(), Failure> {
     delete_all(&settings).await?;
     let (store, catalog, _) = records(settings.store(), HostSource::default(), Bounds::default()).await?;
     store.remove_node().await.map_err(|e| failed("the node cannot be removed from its database", &e))?;
-    let engine = Engine::open(atoll_container::EngineConfig::new(&data), catalog)
-        .await
-        .map_err(|e| failed("the engine cannot start", &e))?;
-    engine.uninstall().await.map_err(|e| failed("not everything could be removed", &e))?;
-    atoll_local::remove_cgroups(&providers::local_folder(&data))
-        .map_err(|e| failed("not everything could be removed", &e))?;
+    leave_with_engine(&data, catalog, atoll_container::StoredFiles::Remove).await?;
     drop(store);
     std::fs::remove_dir_all(&data).map_err(|e| failed("the folder cannot be removed", &e))
+}
+
+/// Stops every sandbox of this machine and removes what is outside of DATA: router, mounts, cgroups. No server of DATA may
+/// run. It opens no port. For the removal of a package.
+pub(crate) async fn leave_machine(data: &Path) -> Result<(), Failure> {
+    process_setup::need_root()?;
+    let data = process_setup::open_data(data)?;
+    let settings = Settings::bare(data.clone())?;
+    // Without it no server was ever started here.
+    if !settings.data.join("secret.key").exists() {
+        return Ok(());
+    }
+    let (service, engine) = open(&settings, None).await?;
+    service.stop_own_sandboxes().await.map_err(|e| failed("a sandbox cannot be stopped", &e))?;
+    service.shutdown(END_WITHIN).await;
+    // A slow reaper is left to the next engine.
+    let _ = tokio::time::timeout(END_WITHIN, engine.close()).await;
+    drop((service, engine));
+    let (store, catalog, _) = records(settings.store(), HostSource::default(), Bounds::default()).await?;
+    leave_with_engine(&data, catalog, atoll_container::StoredFiles::Keep).await?;
+    store.close().await;
+    Ok(())
+}
+
+/// Removes what the engine and the provider `local` have outside of DATA.
+async fn leave_with_engine(
+    data: &Path,
+    catalog: Arc<Catalog>,
+    files: atoll_container::StoredFiles,
+) -> Result<(), Failure> {
+    let engine = Engine::open(atoll_container::EngineConfig::new(data), catalog)
+        .await
+        .map_err(|e| failed("the engine cannot start", &e))?;
+    engine.leave_machine(files).await.map_err(|e| failed("not everything could be removed", &e))?;
+    atoll_local::remove_cgroups(&providers::local_folder(data))
+        .map_err(|e| failed("not everything could be removed", &e))
 }
 
 /// A database in the folder goes with the folder, so no other node may use it.

@@ -265,6 +265,12 @@ impl Engine {
 
     /// Removes everything that outlives the server. No sandbox may be left.
     pub async fn uninstall(self) -> Result<(), OpenError> {
+        self.leave_machine(StoredFiles::Remove).await
+    }
+
+    /// Removes the server's control groups, its router and its mounts. No sandbox may run. With the files kept, the next
+    /// engine on this folder has its sandboxes, snapshots and volumes again.
+    pub async fn leave_machine(self, files: StoredFiles) -> Result<(), OpenError> {
         self.close().await;
         let mut inner = Arc::clone(&self.inner);
         let mut tasks = inner.instances.take_tasks();
@@ -286,12 +292,11 @@ impl Engine {
         inner.router.teardown()?;
         drop(inner.launcher);
         let data = inner.config.data.clone();
-        inner.resources.layers.remove_all_snapshots().map_err(step("remove snapshots"))?;
-        inner
-            .resources
-            .layers
-            .sweep_volumes(&std::collections::HashSet::new())
-            .map_err(step("remove volumes"))?;
+        if files == StoredFiles::Remove {
+            let layers = &inner.resources.layers;
+            layers.remove_all_snapshots().map_err(step("remove snapshots"))?;
+            layers.sweep_volumes(&std::collections::HashSet::new()).map_err(step("remove volumes"))?;
+        }
         atoll_storage::unmount(&data).map_err(step("unmount the pool"))?;
         match Arc::try_unwrap(inner.resources)
             .map(|resources| Arc::try_unwrap(resources.numbers).map(Mutex::into_inner))
@@ -300,6 +305,15 @@ impl Engine {
             _ => Ok(()),
         }
     }
+}
+
+/// What happens to snapshots and volumes when an engine leaves a machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoredFiles {
+    /// They stay in the data folder.
+    Keep,
+    /// They are removed.
+    Remove,
 }
 
 impl Drop for Engine {

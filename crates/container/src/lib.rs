@@ -34,7 +34,7 @@ mod tracee;
 pub use agent_binary::install as install_agent;
 pub use atoll_instances::{BlockError, PoolStats};
 pub use atoll_storage::{StorageChoice, StorageError};
-pub use engine::{Engine, EngineConfig, OpenError, Timings};
+pub use engine::{Engine, EngineConfig, OpenError, StoredFiles, Timings};
 pub use failpoint::FailPoint;
 pub use heap::HeapTrimmer;
 pub use launcher::{LaunchError, LauncherCommand};

@@ -308,6 +308,15 @@ impl Sandboxes {
         self.wanted(handle, Phase::Deleted, EndWait::Boot, is_told).await
     }
 
+    pub(crate) async fn stop_driven(&self, handle: Handle) -> Result<Lease, ServiceError> {
+        match ask(&handle, |reply| DriverMessage::verb(Action::Stop, Reason::Exit, reply)).await {
+            Ok(_) => self.settled(handle).await,
+            // It has ended by itself since the lookup.
+            Err(_) if !handle.lease().holds_compute() => Ok(handle.lease().as_ref().clone()),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Sends a verb to the driver of a sandbox and answers when it is written down.
     pub(crate) async fn told(
         &self,

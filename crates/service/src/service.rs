@@ -255,6 +255,20 @@ impl Service {
         Ok(())
     }
 
+    /// Stops every sandbox that uses this machine, and waits for it: for the removal of a server whose files are kept. Paused
+    /// sandboxes with their memory on disk, and those at a service, stay as they are.
+    pub async fn stop_own_sandboxes(&self) -> Result<(), ServiceError> {
+        let is_vendor = |lease: &Lease| {
+            self.base().providers.of(lease).is_ok_and(|one| one.description().isolation == Isolation::Vendor)
+        };
+        for handle in self.sandboxes().handles() {
+            if handle.lease().holds_compute() && !is_vendor(&handle.lease()) {
+                self.sandboxes().stop_driven(handle).await?;
+            }
+        }
+        Ok(())
+    }
+
     /// What the default provider can do.
     #[must_use]
     pub fn capabilities(&self) -> Capabilities {

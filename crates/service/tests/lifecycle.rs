@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::world::{Options, World};
 use atoll_model::policy::egress;
 use atoll_model::{
-    Code, CreateSandbox, EventKind, Limits, LimitsAsk, MemoryLocation, NetworkPolicy, OnTimeout, Phase,
-    Quota, Reason, Scope, UpdateSandbox, Wake,
+    Code, CreateSandbox, EventKind, Lease, Limits, LimitsAsk, MemoryLocation, NetworkPolicy, OnTimeout,
+    Phase, Quota, Reason, Scope, UpdateSandbox, Wake,
 };
 use atoll_provider::NoticeKind;
 use atoll_provider::fake::{ProviderCall, Script};
@@ -603,4 +603,22 @@ async fn default_limits_of_a_request_count_where_nothing_else_says_one() {
         let made = world.try_create(spec).await.unwrap().limits;
         assert_eq!((made.cpu_milli, made.memory_mib, made.disk_mib), (cpu_milli, memory_mib, own.disk_mib));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_leaves_its_machine_stops_what_runs_or_is_frozen_and_nothing_else() {
+    let world = World::new().await;
+    let (runs, frozen, on_disk) = (world.create().await, world.create().await, world.create().await);
+    let sandboxes = world.service.sandboxes();
+    for (lease, memory) in [(&frozen, MemoryLocation::Live), (&on_disk, MemoryLocation::Disk)] {
+        let pause = Pause { memory: Some(memory) };
+        sandboxes.pause(&world.admin, lease.id.as_str(), pause, true).await.unwrap();
+    }
+    world.service.stop_own_sandboxes().await.unwrap();
+    let phase = async |lease: &Lease| world.get(&lease.id).await.phase;
+    assert_eq!([phase(&runs).await, phase(&frozen).await], [Phase::Stopped, Phase::Stopped]);
+    assert_eq!(phase(&on_disk).await, Phase::Paused, "its memory is kept");
+    // A second call, as after an interrupted one, finds nothing to do.
+    world.service.stop_own_sandboxes().await.unwrap();
+    sandboxes.resume(&world.admin, runs.id.as_str(), true).await.unwrap();
 }

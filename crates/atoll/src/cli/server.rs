@@ -57,5 +57,9 @@ pub(crate) enum Server {
         /// Do not ask for confirmation
         #[arg(short, long, visible_alias = "yes")]
         force: bool,
+        /// Keep DATA: stop sandboxes instead of deleting them, and remove only what is outside of DATA. The next server of
+        /// DATA has them again
+        #[arg(long)]
+        keep_data: bool,
     },
 }

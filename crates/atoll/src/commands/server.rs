@@ -49,7 +49,7 @@ pub(super) async fn server(context: &CommandContext, command: Server) -> Result<
             }
             start(context).await
         }
-        Server::Uninstall { force } => uninstall(context, force).await,
+        Server::Uninstall { force, keep_data } => uninstall(context, force, keep_data).await,
         Server::Logs { follow, lines } => logs(context, follow, lines).await,
         Server::Config { example: true, .. } => config::example(context),
         Server::Config { reference: true, .. } => config::reference(context),
@@ -151,22 +151,31 @@ async fn stop(context: &CommandContext) -> Result<server_file::ServerNote, Failu
 }
 
 /// Stops the server of this folder, if one runs, and removes everything without starting a server.
-async fn uninstall(context: &CommandContext, force: bool) -> Result<(), Failure> {
+async fn uninstall(context: &CommandContext, force: bool, keep_data: bool) -> Result<(), Failure> {
     let data = context.global.data_dir();
     if !data.is_dir() {
         return Err(Failure::new("no_server", format!("{} does not exist", data.display()))
             .hint("choose another folder with --data or ATOLL_DATA"));
     }
-    if !force
-        && !context.out.ask(&format!("Delete every sandbox of {} and the folder itself?", data.display()))
-    {
+    let question = match keep_data {
+        true => format!("Stop the server of {0} and every sandbox, and keep {0}?", data.display()),
+        false => format!("Delete every sandbox of {} and the folder itself?", data.display()),
+    };
+    if !force && !context.out.ask(&question) {
         return Err(Failure::usage("nothing was removed", "add --force to remove it without confirmation"));
     }
     if server_file::read(&data).is_some_and(|note| note.is_alive()) {
         stop(context).await?;
     }
-    serve::uninstall(&data).await?;
     let folder = data.display().to_string();
+    if keep_data {
+        serve::leave_machine(&data).await?;
+        return match context.out.json {
+            true => context.out.json(&json!({ "kept": folder })),
+            false => context.out.line(&format!("nothing runs any more; {folder} is kept")),
+        };
+    }
+    serve::uninstall(&data).await?;
     if context.out.json {
         context.out.json(&json!({ "removed": folder }))
     } else {

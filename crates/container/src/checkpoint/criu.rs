@@ -27,20 +27,29 @@ pub(crate) const REMEDY: &str = "install CRIU 4.2 or later with scripts/get-criu
 
 /// Finds CRIU; returns its path and version, or why none can be used.
 ///
-/// `ATOLL_CRIU` names a program. Without it, the program that `scripts/get-criu` fetched is used, else the system's.
+/// `ATOLL_CRIU` names a program. Without it, the program of the package is used, else the one that `scripts/get-criu`
+/// fetched, else the system's.
 pub(crate) fn find() -> Result<(PathBuf, String), String> {
     if let Some(named) = std::env::var_os("ATOLL_CRIU") {
         let named = PathBuf::from(named);
         return version(&named).map(|version| (named, version));
     }
     let mut why = "CRIU is not installed".to_owned();
-    for program in fetched().into_iter().chain(installed()) {
+    let own = std::env::current_exe().ok();
+    let packaged = own.as_deref().and_then(packaged);
+    for program in packaged.into_iter().chain(fetched()).chain(installed()) {
         match version(&program) {
             Ok(version) => return Ok((program, version)),
             Err(cause) => why = cause,
         }
     }
     Err(why)
+}
+
+/// The program that a package of Atoll put beside the binary: `PREFIX/lib/atoll/criu/criu` for `PREFIX/bin/atoll`.
+fn packaged(binary: &Path) -> Option<PathBuf> {
+    let prefix = binary.parent()?.parent()?;
+    Some(prefix.join("lib/atoll/criu/criu")).filter(|program| program.is_file())
 }
 
 /// The programs in the cache, the newest first.
@@ -204,4 +213,21 @@ fn handed(index: i32) -> String {
 /// mount point of a volume is chosen by the caller, so its name is the part.
 fn key(point: &str, part: &str) -> String {
     if is_mount_part(part) { part.to_owned() } else { point.replace('/', "_") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_criu_of_a_package_is_found_below_the_prefix_of_the_binary() {
+        let prefix = tempfile::tempdir().expect("temporary folder");
+        let binary = prefix.path().join("bin/atoll");
+        assert_eq!(packaged(&binary), None);
+        let program = prefix.path().join("lib/atoll/criu/criu");
+        std::fs::create_dir_all(program.parent().expect("a folder")).expect("writable");
+        std::fs::write(&program, "").expect("writable");
+        assert_eq!(packaged(&binary), Some(program));
+        assert_eq!(packaged(Path::new("atoll")), None);
+    }
 }
