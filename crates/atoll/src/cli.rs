@@ -238,7 +238,7 @@ pub(crate) enum Command {
     /// Serve MCP to a coding agent over stdin and stdout; `mcp install` adds it to the agent's configuration
     Mcp(mcp::Mcp),
     /// Run the server in the foreground
-    Serve(serve::Serve),
+    Serve(Box<serve::Serve>),
     /// Manage the server of this machine: install it as a service, start, stop, logs, settings, backup
     #[command(subcommand)]
     Server(server::Server),

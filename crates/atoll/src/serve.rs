@@ -92,7 +92,7 @@ pub(crate) fn serve(arguments: Vec<OsString>, out: Out) -> Result<u8, Failure> {
     process_setup::raise_files();
     let data = process_setup::open_data(&data)?;
     let report = report::options(&data, &merged);
-    let settings = Settings { report, ..Settings::new(data, args)? };
+    let settings = Settings { report, ..Settings::new(data, *args)? };
     settings.network.apply()?;
     if let Some(file) = merged.path() {
         tracing::info!(file = %file.display(), "settings were read from a configuration file");

@@ -5,6 +5,7 @@
 //! begun anything in between; the others are copied again. What a busy server still changes after some rounds comes back as after
 //! a crash in that moment.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -104,13 +105,10 @@ impl Copied {
             round += 1;
             copy_sandboxes(&lease_generations(db)?, copies, &mut held)?;
             for id in kept_objects(db)? {
-                if !objects.contains_key(&id) {
-                    let kinds = copy_kinds(
-                        copies,
-                        &id,
-                        &[CopyKind::Volume, CopyKind::Snapshot, CopyKind::SnapshotMemory],
-                    )?;
-                    objects.insert(id, kinds);
+                if let Entry::Vacant(unseen) = objects.entry(id) {
+                    let possible = [CopyKind::Volume, CopyKind::Snapshot, CopyKind::SnapshotMemory];
+                    let kinds = copy_kinds(copies, unseen.key(), &possible)?;
+                    unseen.insert(kinds);
                 }
             }
             remove_if_there(&database)?;

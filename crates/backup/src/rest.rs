@@ -45,7 +45,7 @@ async fn stop_all(
         let (at, instance) = (options.now.clone(), lease.instance.clone());
         let what = EventKind::Phase { from: Some(lease.phase), to: next.phase, reason: next.reason.clone() };
         stopped.push(next.name.clone().unwrap_or_else(|| next.id.to_string()));
-        let events = vec![NewEvent { at, instance, what }];
+        let events = vec![NewEvent { at, instance, what, by: None }];
         let (instance, admit) = (InstanceChange::Drop, Admit::Nothing);
         store.advance(Advance { lease: next, instance, admit, events }).await?;
     }

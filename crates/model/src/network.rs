@@ -127,7 +127,7 @@ enum StoredNetwork {
         #[serde(default)]
         learn: bool,
         #[serde(default)]
-        egress_proxy: Option<SandboxProxy>,
+        egress_proxy: Option<Box<SandboxProxy>>,
     },
 }
 
@@ -145,6 +145,7 @@ impl From<StoredNetwork> for NetworkPolicy {
                 learn,
                 egress_proxy,
             } => {
+                let egress_proxy = egress_proxy.map(|proxy| *proxy);
                 Self { mode, allow_domains, allow_cidrs, deny_cidrs, transforms, limits, learn, egress_proxy }
             }
         }

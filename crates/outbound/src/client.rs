@@ -12,7 +12,6 @@ pub fn set_provider() {
 }
 
 /// A client with the proxies and authorities of this process, and no others. It follows no redirect: each caller decides.
-#[must_use]
 pub fn client_builder() -> reqwest::ClientBuilder {
     set_provider();
     let mut builder = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).no_proxy();

@@ -63,8 +63,8 @@ mod wake;
 
 pub use access::{
     Access, ApprovedLogin, CreatedPreview, DEFAULT_PORT, Grant, Holder, LoginPoll, NewPreview, PeerRole,
-    PendingLogin, PortAnswer, PortQuestion, PortSession, PortTarget, RequestScope, SandboxTarget, StartedLogin,
-    TokenOf, UnixPeer,
+    PendingLogin, PortAnswer, PortQuestion, PortSession, PortTarget, RequestScope, SandboxTarget,
+    StartedLogin, TokenOf, UnixPeer,
 };
 /// Of the protocol that [`SandboxSession::forward`] carries.
 pub use atoll_agentapi::{AGENT_PORT, AgentError, ENVD_VERSION, Forwarded, TOKEN_HEADER};

@@ -253,9 +253,8 @@ pub fn discard_pool(data: &Path) -> io::Result<()> {
             }
         }
     }
-    match pool.exists() {
-        true => clear::remove_tree(&pool)?,
-        false => {}
+    if pool.exists() {
+        clear::remove_tree(&pool)?;
     }
     match fs::remove_file(data.join("pool.btrfs")) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

@@ -60,6 +60,13 @@ impl Command {
             | Self::Provider(_)
             | Self::Key(_)
             | Self::Tenant(_)
+            | Self::Login(_)
+            | Self::Logout(_)
+            | Self::Whoami
+            | Self::Context(_)
+            | Self::System(_)
+            | Self::Prune(_)
+            | Self::Man { .. }
             | Self::Tls(_)
             | Self::Env(_)
             | Self::Mcp(_)
@@ -75,7 +82,7 @@ impl Command {
 
     /// Whether `--tenant` is an option of the command itself.
     pub(crate) const fn has_own_tenant(&self) -> bool {
-        matches!(self, Self::Ls(_) | Self::Key(_))
+        matches!(self, Self::Ls(_) | Self::Key(_) | Self::Login(_))
     }
 }
 

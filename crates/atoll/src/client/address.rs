@@ -48,7 +48,13 @@ impl Address {
         match socket {
             Some(_) => {
                 let url = parse("localhost")?;
-                Ok(Self { url, data: global.data_dir(), socket, is_own: true, context: global.context.clone() })
+                Ok(Self {
+                    url,
+                    data: global.data_dir(),
+                    socket,
+                    is_own: true,
+                    context: global.context.clone(),
+                })
             }
             None => Self::of_port(global),
         }
@@ -236,7 +242,13 @@ mod tests {
     use crate::server::server_file::ServerNote;
 
     fn at(url: &str) -> Address {
-        Address { url: parse(url).expect("valid"), data: "/nowhere".into(), socket: None, is_own: false, context: None }
+        Address {
+            url: parse(url).expect("valid"),
+            data: "/nowhere".into(),
+            socket: None,
+            is_own: false,
+            context: None,
+        }
     }
 
     #[test]

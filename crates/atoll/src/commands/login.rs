@@ -195,6 +195,7 @@ const fn rights(scope: Scope) -> &'static str {
     match scope {
         Scope::Admin => "an admin key, which sees every tenant,",
         Scope::User => "a user key",
+        Scope::Member => "a key of a member of the machine's group",
     }
 }
 
@@ -264,6 +265,9 @@ pub(super) async fn whoami(context: &CommandContext) -> Result<(), Failure> {
     let rights = match key.record.scope {
         Scope::Admin => "admin: every tenant, and the server itself",
         Scope::User => "user: what belongs to its tenant",
+        Scope::Member => {
+            "member of the machine's group: what belongs to its tenant, but nothing of the machine itself"
+        }
     };
     for (what, text) in [
         ("server", format!("{} (version {})", client.address, version.version)),

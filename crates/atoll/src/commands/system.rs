@@ -120,7 +120,8 @@ pub(super) async fn prune(context: &CommandContext, args: PruneArgs) -> Result<(
     context.out.status("removing …");
     let answer = client.prune(&body).await;
     context.out.status_done();
-    context.out.line(&total(&answer?))
+    let report = answer?;
+    context.out.line(&total(&report))
 }
 
 fn show(context: &CommandContext, report: &PruneReport) -> Result<(), Failure> {

@@ -81,6 +81,7 @@ impl Settings {
     pub(super) fn new(data: PathBuf, args: Serve) -> Result<Self, Failure> {
         let shares = TenantShares::new(args.tenant_disk_share.per_mille);
         let disk = Reserve::open(&data, args.disk_reserve.0 << 20, shares);
+        let network = CompanyNetwork::of(&args)?;
         Ok(Self {
             report: Vec::new(),
             listen: args.listen,
@@ -107,7 +108,7 @@ impl Settings {
                 ..LimitsAsk::default()
             },
             archive: args.archive,
-            network: CompanyNetwork::of(&args)?,
+            network,
             egress: OperatorFloors::new(private_ranges(args.egress_private), args.egress_policy),
             agent: args.agent,
             ui: !args.no_ui,

@@ -326,7 +326,7 @@ mod tests {
         let file = folder.join("config.toml");
         std::fs::write(&file, text).expect("writable");
         let file = file.to_str().expect("text");
-        let line = ["atoll", "serve", "--config", file].iter().chain(words);
+        let line = ["atoll", "serve", "--config", file].into_iter().chain(words.iter().copied());
         with_file(line.map(OsString::from).collect())
     }
 

@@ -97,7 +97,7 @@ fn s3(url: &Url) -> Result<OpenedLocation, ArchiveError> {
             other => return Err(bad(&shown, format!("the option {other:?} is unknown"))),
         }
     }
-    options = outbound(options, &place_of(&url));
+    options = outbound(options, &place_of(url));
     let store = builder
         .with_client_options(options.with_allow_http(allow_http))
         .build()

@@ -37,7 +37,7 @@ pub(crate) fn parts(data: &Path) -> Vec<DiskPart> {
         bytes.insert("cache of downloads", folder_bytes(&cache));
     }
     let mut parts: Vec<DiskPart> = bytes.into_iter().map(|(name, bytes)| DiskPart { name, bytes }).collect();
-    parts.sort_by(|a, b| b.bytes.cmp(&a.bytes));
+    parts.sort_by_key(|part| std::cmp::Reverse(part.bytes));
     parts
 }
 
