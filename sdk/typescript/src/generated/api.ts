@@ -1870,6 +1870,44 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/system/disk": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Shows what takes space: for a user key what its tenant has, for an admin key everything. Walks over the data folder; it can take seconds. */
+        get: operations["server_disk"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/system/prune": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Removes what nothing needs, or lists it: unused templates of the catalogue and layers of images, the build cache, records of ended
+         *     builds, downloads, old logs, and failed sandboxes that never ran. Never a named snapshot, a volume, or a sandbox that can be
+         *     started. Needs an admin key.
+         */
+        post: operations["server_prune"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/templates": {
         parameters: {
             query?: never;
@@ -2903,6 +2941,68 @@ export interface components {
              * @description Its pid inside the sandbox.
              */
             pid: number;
+        };
+        /** @description One thing that takes space. Bytes that several layers or snapshots share count for the one that wrote them. */
+        DiskItem: {
+            /**
+             * Format: int64
+             * @description Bytes that only it has.
+             */
+            bytes: number;
+            /** @description The id; of a template its version. */
+            id: string;
+            /** @description `sandbox`, `memory` (of a sandbox that is paused to disk), `snapshot`, `volume`, `template` or `archive`. */
+            kind: string;
+            name?: string | null;
+            /**
+             * Format: int64
+             * @description Bytes of layers that other templates have too.
+             */
+            shared_bytes: number;
+            /** @description The phase of a sandbox; `mounted` for a volume in use; `memory` for a snapshot with processes. */
+            state?: string | null;
+            /** @description The id of its tenant; null for what belongs to the server. */
+            tenant?: string | null;
+        };
+        /** @description A part of the data folder. */
+        DiskPart: {
+            /** Format: int64 */
+            bytes: number;
+            /** @example database */
+            name: string;
+        };
+        /** @description The disk of the data folder. */
+        DiskTotals: {
+            /**
+             * Format: int64
+             * @description Free bytes, the reserve included.
+             */
+            free_bytes: number;
+            /**
+             * Format: int64
+             * @description Bytes that the pool of layers takes; null where it has no file of its own.
+             */
+            pool_bytes?: number | null;
+            /**
+             * Format: int64
+             * @description Bytes of the pool that nothing uses yet.
+             */
+            pool_free_bytes?: number | null;
+            /**
+             * Format: int64
+             * @description What `--disk-reserve` keeps free.
+             */
+            reserve_bytes: number;
+        };
+        /** @description What takes space. */
+        DiskUse: {
+            disk?: components["schemas"]["DiskTotals"] | null;
+            /** @description Sandboxes, memory of paused ones, snapshots, volumes, templates and archives, the largest first. */
+            items: components["schemas"]["DiskItem"][];
+            /** @description The parts of the data folder and the cache of downloads, the largest first. Empty for a user key. */
+            parts: components["schemas"]["DiskPart"][];
+            /** @description The sums of each tenant. */
+            tenants: components["schemas"]["TenantDisk"][];
         };
         /** @description Request to edit a text file. The edits are applied in order, all or none. */
         EditBody: {
@@ -4049,6 +4149,37 @@ export interface components {
             /** @description What is wrong, in one sentence. */
             problem?: string;
         };
+        /** @description One thing, or several of a kind. */
+        PruneEntry: {
+            /**
+             * Format: int64
+             * @description Bytes on the disk, if known.
+             */
+            bytes?: number | null;
+            /** @description `sandbox`, `template`, `layers`, `build`, `download`, `log`, `snapshot` or `volume`. */
+            kind: string;
+            /** @description Its name, or a number where it stands for several. */
+            name: string;
+            /** @description Why it goes or stays. */
+            why: string;
+        };
+        /** @description What was removed, or would be, and what is kept. */
+        PruneReport: {
+            /** @description Whether it was removed. */
+            applied: boolean;
+            kept: components["schemas"]["PruneEntry"][];
+            removed: components["schemas"]["PruneEntry"][];
+        };
+        /** @description What to remove. */
+        PruneRequest: {
+            /** @description Whether to remove it. Otherwise it is only listed. */
+            apply?: boolean;
+            /**
+             * Format: int64
+             * @description Failed sandboxes, ended builds, logs and downloads of at least this age in seconds; a week by default.
+             */
+            older_than_s?: number | null;
+        };
         /** @description Request to pull an image. */
         PullBody: {
             auth?: components["schemas"]["RegistryAuth"] | null;
@@ -4855,6 +4986,24 @@ export interface components {
         TenantChange: {
             /** @description Replaces the whole quota. */
             quota: components["schemas"]["Quota"];
+        };
+        /** @description What a tenant takes. */
+        TenantDisk: {
+            /** Format: int64 */
+            archive_bytes: number;
+            /** Format: int64 */
+            memory_bytes: number;
+            name: string;
+            /** Format: int64 */
+            sandbox_bytes: number;
+            /** Format: int64 */
+            snapshot_bytes: number;
+            /** Format: int64 */
+            template_bytes: number;
+            /** @description Its id. */
+            tenant: string;
+            /** Format: int64 */
+            volume_bytes: number;
         };
         TenantList: {
             items: components["schemas"]["Tenant"][];
@@ -9787,6 +9936,68 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Snapshot"];
+                };
+            };
+            /** @description Refused; `code` is one of the closed list in docs/errors.md */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    server_disk: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DiskUse"];
+                };
+            };
+            /** @description Refused; `code` is one of the closed list in docs/errors.md */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    server_prune: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PruneRequest"];
+            };
+        };
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PruneReport"];
                 };
             };
             /** @description Refused; `code` is one of the closed list in docs/errors.md */

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from typing_extensions import Required
 
 __all__ = [
+    "ApprovedLogin",
     "Archive",
     "ArchiveWritten",
     "Awake",
@@ -37,6 +38,10 @@ __all__ = [
     "CreatorKey",
     "CurrentKey",
     "Detached",
+    "DiskItem",
+    "DiskPart",
+    "DiskTotals",
+    "DiskUse",
     "EditResult",
     "Egress",
     "EgressVerdict",
@@ -70,6 +75,9 @@ __all__ = [
     "Level",
     "Lineage",
     "ListedPreview",
+    "Login",
+    "LoginPoll",
+    "LoginState",
     "MadeFrom",
     "MemoryLocation",
     "Mount",
@@ -93,6 +101,9 @@ __all__ = [
     "Provider",
     "ProviderSettings",
     "ProviderTest",
+    "PruneEntry",
+    "PruneReport",
+    "PruneRequest",
     "QueuePlace",
     "Quota",
     "Ready",
@@ -119,11 +130,13 @@ __all__ = [
     "SnapshotState",
     "Stage",
     "Start",
+    "StartedLogin",
     "Status",
     "Storage",
     "Template",
     "TemplateOptions",
     "Tenant",
+    "TenantDisk",
     "TerminalInfo",
     "TextEdit",
     "Thread",
@@ -139,6 +152,23 @@ __all__ = [
     "Wake",
     "What",
 ]
+
+Scope = Literal["admin", "user", "member"]
+"""Scope of a key: all tenants, or only its own tenant; `member` is like `user` without what gives rights on the
+server's machine."""
+
+class ApprovedLogin(Model):
+    """What was approved: the key that the client gets with its next poll."""
+
+    address: str | None = None
+    """The address from which the login was started."""
+    name: str
+    """Name of the key."""
+    scope: Scope
+    tenant: str
+    """The tenant's id."""
+    tenant_name: str
+
 
 class Archive(Model):
     """Files in object storage."""
@@ -390,10 +420,6 @@ class CommandFailure(Model):
     }
 
 
-Scope = Literal["admin", "user", "member"]
-"""Scope of a key: all tenants, or only its own tenant; `member` is like `user` without what gives rights on the
-server's machine."""
-
 class Key(Model):
     """A key without its secret."""
 
@@ -471,6 +497,78 @@ class Detached(Model):
 
     pid: int
     """Its pid inside the sandbox."""
+
+
+class DiskItem(Model):
+    """One thing that takes space. Bytes that several layers or snapshots share count for the one that wrote
+    them."""
+
+    bytes: int
+    """Bytes that only it has."""
+    id: str
+    """The id; of a template its version."""
+    kind: str
+    """`sandbox`, `memory` (of a sandbox that is paused to disk), `snapshot`, `volume`, `template` or `archive`."""
+    name: str | None = None
+    shared_bytes: int
+    """Bytes of layers that other templates have too."""
+    state: str | None = None
+    """The phase of a sandbox; `mounted` for a volume in use; `memory` for a snapshot with processes."""
+    tenant: str | None = None
+    """The id of its tenant; null for what belongs to the server."""
+
+
+class DiskPart(Model):
+    """A part of the data folder."""
+
+    bytes: int
+    name: str
+
+
+class DiskTotals(Model):
+    """The disk of the data folder."""
+
+    free_bytes: int
+    """Free bytes, the reserve included."""
+    pool_bytes: int | None = None
+    """Bytes that the pool of layers takes; null where it has no file of its own."""
+    pool_free_bytes: int | None = None
+    """Bytes of the pool that nothing uses yet."""
+    reserve_bytes: int
+    """What `--disk-reserve` keeps free."""
+
+
+class TenantDisk(Model):
+    """What a tenant takes."""
+
+    archive_bytes: int
+    memory_bytes: int
+    name: str
+    sandbox_bytes: int
+    snapshot_bytes: int
+    template_bytes: int
+    tenant: str
+    """Its id."""
+    volume_bytes: int
+
+
+class DiskUse(Model):
+    """What takes space."""
+
+    disk: DiskTotals | None = None
+    items: list[DiskItem]
+    """Sandboxes, memory of paused ones, snapshots, volumes, templates and archives, the largest first."""
+    parts: list[DiskPart]
+    """The parts of the data folder and the cache of downloads, the largest first. Empty for a user key."""
+    tenants: list[TenantDisk]
+    """The sums of each tenant."""
+
+    _convert = {
+        "disk": ("disk", DiskTotals),
+        "items": ("items", each(DiskItem)),
+        "parts": ("parts", each(DiskPart)),
+        "tenants": ("tenants", each(TenantDisk)),
+    }
 
 
 class EditResult(Model):
@@ -1090,6 +1188,39 @@ class Lineage(Model):
     """Snapshot that it was created from."""
 
 
+class Login(Model):
+    """A login as the person sees it who may approve it."""
+
+    address: str | None = None
+    """The address from which it was started."""
+    code: str
+    created_at: datetime
+    expires_at: datetime
+    name: str
+    """The name that the client gave itself. It proves nothing."""
+
+    _convert = {
+        "created_at": ("created_at", parse_time),
+        "expires_at": ("expires_at", parse_time),
+    }
+
+
+LoginState = Literal["pending", "approved", "denied"]
+"""The state of a login."""
+
+class LoginPoll(Model):
+    """The answer to a poll."""
+
+    key: CreatedKey | None = None
+    state: LoginState
+    tenant_name: str | None = None
+    """The name of the key's tenant."""
+
+    _convert = {
+        "key": ("key", CreatedKey),
+    }
+
+
 MadeFrom = Literal["built-in", "image", "build", "import"]
 """Origin of a template."""
 
@@ -1217,6 +1348,41 @@ class ProviderTest(Model):
     """Whether sandboxes can be created there."""
     problem: str | None = None
     """What is wrong, in one sentence."""
+
+
+class PruneEntry(Model):
+    """One thing, or several of a kind."""
+
+    bytes: int | None = None
+    """Bytes on the disk, if known."""
+    kind: str
+    """`sandbox`, `template`, `layers`, `build`, `download`, `log`, `snapshot` or `volume`."""
+    name: str
+    """Its name, or a number where it stands for several."""
+    why: str
+    """Why it goes or stays."""
+
+
+class PruneReport(Model):
+    """What was removed, or would be, and what is kept."""
+
+    applied: bool
+    """Whether it was removed."""
+    kept: list[PruneEntry]
+    removed: list[PruneEntry]
+
+    _convert = {
+        "kept": ("kept", each(PruneEntry)),
+        "removed": ("removed", each(PruneEntry)),
+    }
+
+
+class PruneRequest(TypedDict, total=False):
+    """What to remove."""
+    apply: bool
+    """Whether to remove it. Otherwise it is only listed."""
+    older_than_s: int | None
+    """Failed sandboxes, ended builds, logs and downloads of at least this age in seconds; a week by default."""
 
 
 class Quota(TypedDict, total=False):
@@ -1476,6 +1642,22 @@ class Start(TypedDict, total=False):
     """User that runs commands."""
     workdir: str | None
     """Working directory of commands."""
+
+
+class StartedLogin(Model):
+    """A login that was started; its secret is shown only here."""
+
+    code: str
+    """For the person who approves it. It works once."""
+    expires_at: datetime
+    poll_every_s: int
+    """How long to wait between two polls."""
+    secret: str
+    """To be sent as the bearer of `POST /v1/logins/poll`."""
+
+    _convert = {
+        "expires_at": ("expires_at", parse_time),
+    }
 
 
 class Template(Model):
