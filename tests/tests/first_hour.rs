@@ -285,7 +285,7 @@ fn an_uninstall_deletes_every_sandbox_and_starts_no_server() {
 fn an_uninstall_that_keeps_data_leaves_nothing_running_and_the_next_server_has_it_all() {
     run_with(Options { audit: false, ..Options::default() }, async |w| {
         ok(w, &["create", "--name", "box", "--", "sleep", "1000"]);
-        ok(w, &["exec", "box", "--", "sh", "-c", "echo kept > /note"]);
+        ok(w, &["exec", "-u", "root", "box", "--", "sh", "-c", "echo kept > /note"]);
         ok(w, &["snapshot", "box", "--name", "clean"]);
         ok(w, &["volume", "create", "data", "--size", "64m"]);
         ok(w, &["create", "--name", "frozen"]);
