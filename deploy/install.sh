@@ -81,8 +81,10 @@ uninstall() {
     systemctl daemon-reload
   fi
   if [ "$(id -u)" = 0 ]; then
-    for data in /var/lib/atoll "${HOME:-/root}/.atoll"; do
-      [ -e "$data/secret.key" ] || continue
+    # The folder of the settings, that of the service, and that of a server without settings.
+    named=$(sed -n 's/^data *= *"\(.*\)".*/\1/p' /etc/atoll/config.toml 2>/dev/null || true)
+    for data in "$named" /var/lib/atoll "${HOME:-/root}/.atoll"; do
+      [ -n "$data" ] && [ -e "$data/secret.key" ] || continue
       "$prefix/bin/atoll" --data "$data" server uninstall --force --keep-data ||
         fail "the sandboxes of $data could not be stopped; nothing was removed"
       say "kept $data with its sandboxes, volumes and keys"
