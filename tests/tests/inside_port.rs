@@ -89,7 +89,6 @@ fn the_port_inside_comes_back_after_a_pause_to_disk_and_after_a_kill_of_the_serv
             assert_eq!(ask(&client, &id, "GET /health").await, "200 \"OK\"\n", "{memory}");
         }
         world.crash_server().await;
-        world.start_server().await;
         assert_eq!(ask(&client, &id, "GET /health").await, "200 \"OK\"\n", "after a kill");
         client.act(&id, "stop").await.ok();
         client.act(&id, "start").await.ok();
