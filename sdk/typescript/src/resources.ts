@@ -113,7 +113,7 @@ export class Keys {
   constructor(private readonly transport: Transport) {}
 
   /** The secret is in this answer only. */
-  async create(options: RequestOptions & { name?: string; scope?: 'admin' | 'user'; tenant?: string } = {}): Promise<CreatedKey> {
+  async create(options: RequestOptions & { name?: string; scope?: 'admin' | 'user' | 'member'; tenant?: string } = {}): Promise<CreatedKey> {
     const [request, json] = splitOptions(options);
     return this.transport.json<Schemas['CreatedKey']>({ method: 'POST', path: '/v1/keys', json, options: request });
   }
