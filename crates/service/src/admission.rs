@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use atoll_disk::Reserve;
 use atoll_model::policy::placement::{self, NoRoom, Node, TooManyCores};
-use atoll_model::{Lease, Phase, SandboxId, Storage, TenantId, Volume, VolumeId};
+use atoll_model::{Lease, Limits, Phase, SandboxId, Storage, TenantId, Volume, VolumeId};
 use atoll_provider::{Provider, ProviderError};
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -175,6 +175,15 @@ impl Admission {
         held.of(provider.name()).admit_files(&node, lease, Holder::Lease)?;
         self.note_owner(lease);
         Ok(())
+    }
+
+    /// Whether a sandbox of the machine may have this CPU limit.
+    pub(crate) async fn check_cores(
+        &self,
+        provider: &dyn Provider,
+        limits: &Limits,
+    ) -> Result<(), NotAdmitted> {
+        Ok(placement::check_cores(&self.look(provider).await?, limits)?)
     }
 
     /// Whether this much more may be promised to files of the tenant that are here.

@@ -17,6 +17,8 @@ use atoll_service::{
 use futures::StreamExt;
 
 const MINUTE: Duration = Duration::from_secs(60);
+/// After this time the state of a node is read again.
+const STATE_OF_NODE: Duration = Duration::from_secs(2);
 
 fn awake_for(timeout_s: u64) -> CreateSandbox {
     CreateSandbox {
@@ -183,6 +185,34 @@ async fn a_verb_can_be_refused_where_it_would_do_nothing() {
     assert_eq!(service.sandboxes().resize(who, id, cpu(1.0)).await.unwrap().limits.cpu_milli, 1_000);
     service.sandboxes().pause(who, id, Pause::default(), true).await.unwrap();
     assert_eq!(service.sandboxes().resize(who, id, cpu(2.0)).await.unwrap_err().code, Code::PhaseConflict);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resize_is_bounded_by_the_cores_of_the_machine_as_a_create_is() {
+    let world = World::new().await;
+    let lease = world.create().await;
+    world.fake.set_node(|node| node.cpu_total_milli = 2_000);
+    world.advance(STATE_OF_NODE).await;
+    let (sandboxes, who, id) = (world.service.sandboxes(), &world.admin, lease.id.as_str());
+    let cpu = |cpu| LimitsAsk { cpu: Some(cpu), ..LimitsAsk::default() };
+    let update = |limits| UpdateSandbox { limits, ..UpdateSandbox::default() };
+    for phase in [Phase::Running, Phase::Stopped] {
+        assert_eq!(world.get(&lease.id).await.phase, phase);
+        for refused in [
+            sandboxes.resize(who, id, cpu(33.0)).await.unwrap_err(),
+            sandboxes.update(who, id, update(cpu(33.0))).await.unwrap_err(),
+        ] {
+            assert_eq!(refused.code, Code::InvalidRequest);
+            assert!(refused.message.contains("at most 32"), "{}", refused.message);
+        }
+        assert_eq!(world.get(&lease.id).await.limits, lease.limits);
+        sandboxes.stop(who, id, true).await.unwrap();
+    }
+    assert_eq!(sandboxes.resize(who, id, cpu(32.0)).await.unwrap().limits.cpu_milli, 32_000);
+    // A limit of the time when the machine had more cores may become smaller.
+    world.fake.set_node(|node| node.cpu_total_milli = 1_000);
+    world.advance(STATE_OF_NODE).await;
+    assert_eq!(sandboxes.resize(who, id, cpu(20.0)).await.unwrap().limits.cpu_milli, 20_000);
 }
 
 #[tokio::test(start_paused = true)]

@@ -66,6 +66,9 @@ impl Driver {
             return Err(ServiceError::new(Code::PhaseConflict, message)
                 .hint("its files may not fit when they come back: restore it first"));
         }
+        if next.limits.cpu_milli > before.limits.cpu_milli {
+            self.inner.admission.check_cores(self.provider.as_ref(), &next.limits).await?;
+        }
         let more_mib = next.limits.disk_mib.saturating_sub(before.limits.disk_mib);
         if more_mib > 0 {
             let (provider, tenant) = (self.provider.as_ref(), &self.lease.tenant);
