@@ -204,9 +204,12 @@ impl HttpServer {
             };
             let Some((stream, place)) = accepted else { continue };
             match identify(&stream) {
-                Ok(peer) => {
-                    self.start(stream, place, None, Origin { address: None, user: Some(Arc::new(peer)) })
-                }
+                Ok(peer) => self.start(
+                    stream,
+                    place,
+                    None,
+                    ConnectionOrigin { address: None, user: Some(Arc::new(peer)) },
+                ),
                 Err(error) => tracing::warn!(%error, "the user at the other end of the socket is not known"),
             }
         }
@@ -222,7 +225,7 @@ impl HttpServer {
             let Some((stream, place)) = accepted else { continue };
             prepare(&stream, &self.0.limits);
             let address = stream.peer_addr().ok();
-            self.start(stream, place, tls.clone(), Origin { address, user: None });
+            self.start(stream, place, tls.clone(), ConnectionOrigin { address, user: None });
         }
     }
 
@@ -232,9 +235,9 @@ impl HttpServer {
         stream: I,
         place: OwnedSemaphorePermit,
         tls: Option<Tls>,
-        origin: Origin,
+        origin: ConnectionOrigin,
     ) {
-        let Origin { address: peer, user } = origin;
+        let ConnectionOrigin { address: peer, user } = origin;
         let forwarded = peer.and_then(|peer| HeaderValue::from_str(&peer.ip().to_string()).ok());
         let owner = BudgetOwner::stranger(peer.map(|peer| peer.ip()));
         let connection = self.0.strangers.enter(owner);
@@ -271,7 +274,7 @@ impl HttpServer {
 }
 
 /// The other end of a connection.
-struct Origin {
+struct ConnectionOrigin {
     address: Option<SocketAddr>,
     /// The user of the machine, for a connection through the Unix socket.
     user: Option<Arc<UnixPeer>>,

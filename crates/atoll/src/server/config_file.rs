@@ -32,12 +32,12 @@ const NAME: &str = "config.toml";
 #[derive(Debug, Default)]
 pub(crate) struct ConfigFile {
     pub(crate) path: PathBuf,
-    entries: Vec<Entry>,
+    entries: Vec<ConfigEntry>,
 }
 
 /// One line of the file.
 #[derive(Debug)]
-struct Entry {
+struct ConfigEntry {
     key: String,
     line: usize,
     value: EntryValue,
@@ -226,7 +226,7 @@ impl ConfigFile {
                 let hint = "a value is a text, a number, true, false, or a list of texts";
                 file.bad(line, format!("{key} has a value of another kind"), hint)
             })?;
-            file.entries.push(Entry { key: key.to_owned(), line, value });
+            file.entries.push(ConfigEntry { key: key.to_owned(), line, value });
         }
         Ok(file)
     }
@@ -236,7 +236,12 @@ impl ConfigFile {
     }
 
     /// The setting that an entry is about.
-    fn setting<'a>(&self, serve: &'a Command, entry: &Entry, global: &Global) -> Result<&'a Arg, Failure> {
+    fn setting<'a>(
+        &self,
+        serve: &'a Command,
+        entry: &ConfigEntry,
+        global: &Global,
+    ) -> Result<&'a Arg, Failure> {
         let known = |option: &&Arg| option.get_long() == Some(entry.key.as_str());
         let Some(setting) = settings(serve).find(known) else {
             let names = settings(serve).filter(|option| !option.is_hide_set()).filter_map(Arg::get_long);
@@ -256,7 +261,7 @@ impl ConfigFile {
     }
 
     /// An entry as words of a command line.
-    fn words(&self, entry: &Entry, setting: &Arg) -> Result<Vec<String>, Failure> {
+    fn words(&self, entry: &ConfigEntry, setting: &Arg) -> Result<Vec<String>, Failure> {
         let key = &entry.key;
         let is_switch = matches!(setting.get_action(), ArgAction::SetTrue);
         match &entry.value {

@@ -210,12 +210,12 @@ pub struct NoProxy(Vec<NoProxyEntry>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct NoProxyEntry {
-    hosts: Hosts,
+    hosts: NoProxyHosts,
     port: Option<u16>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Hosts {
+enum NoProxyHosts {
     Every,
     Below(String),
     Range(Cidr),
@@ -240,19 +240,19 @@ impl NoProxy {
 impl NoProxyEntry {
     fn parse(entry: &str) -> Option<Self> {
         if let Some(range) = range(entry) {
-            return Some(Self { hosts: Hosts::Range(range), port: None });
+            return Some(Self { hosts: NoProxyHosts::Range(range), port: None });
         }
         let (host, port) = match entry.rsplit_once(':') {
             Some((host, port)) => (host.trim_matches(['[', ']']), Some(port.parse().ok()?)),
             None => (entry.trim_matches(['[', ']']), None),
         };
         let hosts = match (host, range(host)) {
-            ("*", _) => Hosts::Every,
-            (_, Some(range)) => Hosts::Range(range),
+            ("*", _) => NoProxyHosts::Every,
+            (_, Some(range)) => NoProxyHosts::Range(range),
             (name, None) => {
                 let name = name.strip_prefix('*').unwrap_or(name);
                 let name = name.trim_matches('.').to_ascii_lowercase();
-                (!name.is_empty()).then_some(Hosts::Below(name))?
+                (!name.is_empty()).then_some(NoProxyHosts::Below(name))?
             }
         };
         Some(Self { hosts, port })
@@ -260,11 +260,11 @@ impl NoProxyEntry {
 
     fn matches(&self, host: &str, port: u16) -> bool {
         let is_here = match &self.hosts {
-            Hosts::Every => true,
-            Hosts::Below(name) => {
+            NoProxyHosts::Every => true,
+            NoProxyHosts::Below(name) => {
                 host.strip_suffix(name.as_str()).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
             }
-            Hosts::Range(range) => host.parse().is_ok_and(|address| range.contains(address)),
+            NoProxyHosts::Range(range) => host.parse().is_ok_and(|address| range.contains(address)),
         };
         is_here && self.port.is_none_or(|only| only == port)
     }
