@@ -7,7 +7,7 @@ pub struct Mirrors {
     pub debian: Option<String>,
     /// In place of `https://pypi.org/simple`.
     pub pypi: Option<String>,
-    /// In place of `https://registry.npmjs.org`.
+    /// In place of npm's public registry.
     pub npm: Option<String>,
 }
 
