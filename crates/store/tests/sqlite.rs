@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests own their tasks and read the wall clock")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod older_versions;
 mod shared;
 
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -426,10 +427,11 @@ async fn threads_of_an_older_release_are_bound_to_their_oldest_sandbox() {
     let store = with_leases(dir.path(), 4).await;
     let leases: Vec<_> = store.live().await.unwrap().into_iter().map(|(lease, _)| lease).collect();
     store.close().await;
-    // As four releases before: the column of leases is there, the table of threads is not.
+    // As five schemas before: the column of leases is there, the table of threads is not.
     let conn = rusqlite::Connection::open(dir.path().join("sandbox.db")).unwrap();
     conn.execute_batch(
-        "DROP TABLE threads; DROP INDEX lease_exits; ALTER TABLE sandbox_leases DROP COLUMN exit_pending;
+        "ALTER TABLE events DROP COLUMN author;
+         DROP TABLE threads; DROP INDEX lease_exits; ALTER TABLE sandbox_leases DROP COLUMN exit_pending;
          ALTER TABLE tenants DROP COLUMN providers;
          DROP INDEX api_keys_created_by; ALTER TABLE api_keys DROP COLUMN created_by;
          DROP INDEX snapshot_names; ALTER TABLE snapshots DROP COLUMN name_scope;
@@ -439,7 +441,7 @@ async fn threads_of_an_older_release_are_bound_to_their_oldest_sandbox() {
     )
     .unwrap();
     let known: i64 = conn.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
-    conn.pragma_update(None, "user_version", known - 4).unwrap();
+    conn.pragma_update(None, "user_version", known - 5).unwrap();
     drop(conn);
     let store = open(dir.path()).unwrap();
     let found = store.find_thread(None, "t").await.unwrap();

@@ -1,6 +1,4 @@
 //! A database of an earlier commit: every row is there, and means the same.
-#![allow(clippy::disallowed_methods, reason = "tests own their tasks and read the wall clock")]
-#![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::BTreeSet;
 
@@ -8,8 +6,8 @@ use atoll_model::Phase;
 use atoll_store::{LeaseQuery, SqliteStore, Store};
 
 /// Schema 11, with a sandbox in every phase.
-const OLD: &str = include_str!("../../../tests/upgrade/96755ff2.sql");
-const OLD_KEY: &str = include_str!("../../../tests/upgrade/secret.key");
+const OLD: &str = include_str!("../../../../tests/upgrade/96755ff2.sql");
+const OLD_KEY: &str = include_str!("../../../../tests/upgrade/secret.key");
 
 #[tokio::test]
 async fn a_database_of_schema_11_opens_with_a_sandbox_in_every_phase() {
