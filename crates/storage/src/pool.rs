@@ -20,28 +20,19 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use super::{btrfs, loopback};
 use crate::space::total_bytes;
 
-const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
-/// The first size. The space is allocated permanently (fallocate), so that a full host never causes an I/O error in a
-/// sandbox.
-const FIRST_BYTES: u64 = 96 * MIB;
-/// The kernel changes the size of no file system to less than this.
-const RESIZE_LEAST: u64 = 256 * MIB;
-/// Steps double the pool up to this size, and are multiples of the least one.
+/// The first size, and each step. The space is allocated permanently (fallocate), so that a full host never causes an
+/// I/O error in a sandbox.
+const FIRST_BYTES: u64 = GIB;
 const STEP_BYTES: u64 = 2 * GIB;
-const STEP_LEAST: u64 = 32 * MIB;
-/// A pool in which no tenant has files grows until this much is free.
-const EMPTY_LOW_BYTES: u64 = 32 * MIB;
-/// Any other pool grows until this much is free, or as much as the largest single layer may take, up to a bound.
+const STEP_LEAST: u64 = GIB / 4;
+/// The pool grows until this much is free, or as much as the largest single layer may take, up to a bound.
 const LOW_BYTES: u64 = GIB;
 const HEADROOM_MAX: u64 = 16 * GIB;
-/// A pool that shrinks keeps at most this much more than it would grow for.
+/// A pool that shrinks keeps this much more than it would grow for.
 const SLACK_BYTES: u64 = GIB;
 /// LIMIT: how long the pool has not grown before it shrinks.
 const SHRINKS_AFTER: Duration = Duration::from_secs(20);
-/// LIMIT: how long before it shrinks further because no tenant has files in it. The next create takes the space again,
-/// so a server with a short sandbox now and then keeps it.
-const EMPTIES_AFTER: Duration = Duration::from_secs(600);
 
 /// Where the pool is and whether it can grow.
 #[derive(Debug)]
@@ -75,11 +66,6 @@ impl SizeChange {
     fn growth() -> Self {
         Self { grown: Instant::now(), is_shrinking: false }
     }
-
-    /// What a pool that shrinks leaves free at least.
-    fn least_headroom(&self) -> u64 {
-        if self.grown.elapsed() < EMPTIES_AFTER { LOW_BYTES } else { EMPTY_LOW_BYTES }
-    }
 }
 
 type Failed = (&'static str, io::Error);
@@ -108,12 +94,7 @@ impl Pool {
         let device = loopback::find(&file).and_then(|found| found.ok_or(io::ErrorKind::NotFound.into()));
         let device = device.map_err(|cause| ("find the pool's device", cause))?;
         let backing = Backing { file, device, size: Mutex::new(SizeChange::growth()) };
-        Ok(Self {
-            at: at.to_owned(),
-            backing: Some(backing),
-            headroom: AtomicU64::new(EMPTY_LOW_BYTES),
-            disk,
-        })
+        Ok(Self { at: at.to_owned(), backing: Some(backing), headroom: AtomicU64::new(LOW_BYTES), disk })
     }
 
     /// The folder whose disk it grows into; `None` where it is the disk itself.
@@ -136,25 +117,15 @@ impl Pool {
         self.backing.is_some() && (is_more || is_short())
     }
 
-    /// How far the file can grow into so much room of the host.
-    pub(crate) fn growth(&self, room: u64) -> io::Result<u64> {
-        Ok(growth(total_bytes(&self.at)?, room))
-    }
-
     /// Grows it until so much more than what is kept free anyway is free; `pending` bytes are promised to writers already.
     pub(crate) fn grow_for(&self, more: u64, pending: u64, purpose: Purpose) -> io::Result<()> {
         let Some(backing) = &self.backing else { return Ok(()) };
         let mut size = backing.size.lock().unwrap_or_else(PoisonError::into_inner);
         let wanted = self.headroom.load(Ordering::Relaxed).saturating_add(more).saturating_add(pending);
-        loop {
-            let missing = wanted.saturating_sub(free_bytes(&self.at)?);
-            if missing == 0 {
-                break;
-            }
+        while free_bytes(&self.at)? < wanted {
+            let Some(step) = next_step(self.disk.room(backing.folder(), purpose)?) else { break };
             let file = OpenOptions::new().write(true).open(&backing.file)?;
             let length = file.metadata()?.len();
-            let room = self.disk.room(backing.folder(), purpose)?;
-            let Some(step) = next_step(length, missing, room) else { break };
             rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), length, step)?;
             loopback::take_new_size(&backing.device)?;
             btrfs::grow(&self.at)?;
@@ -163,20 +134,20 @@ impl Pool {
         Ok(())
     }
 
-    /// Whether the pool would be mostly free if no layer had a large limit, or after a while if no tenant had files. Cheap.
+    /// Whether the pool would be mostly free if no layer had a large limit. Cheap.
     pub(crate) fn may_shrink(&self, pending: u64) -> io::Result<bool> {
         let Some(backing) = &self.backing else { return Ok(false) };
         let size = backing.size.lock().unwrap_or_else(PoisonError::into_inner);
         let (length, total) = (backing.file.metadata()?.len(), total_bytes(&self.at)?);
         let used = total.saturating_sub(free_bytes(&self.at)?);
         let is_too_large =
-            shrunk(total, used.saturating_add(pending), size.least_headroom(), size.is_shrinking).is_some();
+            shrunk(total, used.saturating_add(pending), LOW_BYTES, size.is_shrinking).is_some();
         Ok(size.grown.elapsed() >= SHRINKS_AFTER && (length > total || is_too_large))
     }
 
     /// Forgets how much a layer may take; [`Pool::expect`] is called for every layer that exists.
     pub(crate) fn forget_expected(&self) {
-        self.headroom.store(EMPTY_LOW_BYTES, Ordering::Relaxed);
+        self.headroom.store(LOW_BYTES, Ordering::Relaxed);
     }
 
     /// One step towards the size that the pool needs, if most of it is free. Another caller may grow it between two steps.
@@ -185,8 +156,7 @@ impl Pool {
         let mut size = backing.size.lock().unwrap_or_else(PoisonError::into_inner);
         let total = total_bytes(&self.at)?;
         let used = total.saturating_sub(free_bytes(&self.at)?).saturating_add(pending);
-        let headroom = self.headroom.load(Ordering::Relaxed).max(size.least_headroom());
-        let wanted = shrunk(total, used, headroom, size.is_shrinking);
+        let wanted = shrunk(total, used, self.headroom.load(Ordering::Relaxed), size.is_shrinking);
         size.is_shrinking = wanted.is_some();
         if let Some(wanted) = wanted {
             let next = wanted.max(total.saturating_sub(STEP_BYTES));
@@ -206,23 +176,19 @@ impl Pool {
 
 /// The size that a pool of `total` bytes shrinks to. `None`: it stays as it is. It begins when less than half is needed.
 fn shrunk(total: u64, used: u64, headroom: u64, is_shrinking: bool) -> Option<u64> {
-    let wanted = used.saturating_add(headroom).saturating_add(SLACK_BYTES.min(headroom));
-    let wanted = wanted.next_multiple_of(STEP_LEAST).max(RESIZE_LEAST);
+    let wanted = used.saturating_add(headroom).saturating_add(SLACK_BYTES).next_multiple_of(STEP_LEAST);
     let from = if is_shrinking { total.saturating_sub(STEP_LEAST) } else { total / 2 };
     Some(wanted).filter(|wanted| *wanted <= from)
 }
 
-/// The size of the next step of a file of `length` bytes in which so much is missing. It grows with the pool, so that a pool
-/// that fills up is not resized all the time. The last steps are short ones, so that all room that counts as free can be used.
-fn next_step(length: u64, missing: u64, room: u64) -> Option<u64> {
-    let step = missing.max(length).min(STEP_BYTES).max(RESIZE_LEAST.saturating_sub(length));
-    Some(growth(length, room.min(step.next_multiple_of(STEP_LEAST)))).filter(|step| *step > 0)
+/// The size of the next step. The last steps are short ones, so that all room that counts as free can be used.
+fn next_step(room: u64) -> Option<u64> {
+    Some(whole_steps(room.min(STEP_BYTES))).filter(|step| *step > 0)
 }
 
-/// How far a file of `length` bytes can grow into so much room.
-fn growth(length: u64, room: u64) -> u64 {
-    let steps = room / STEP_LEAST * STEP_LEAST;
-    if length + steps < RESIZE_LEAST { 0 } else { steps }
+/// How far the pool can grow into so much room.
+pub(crate) fn whole_steps(room: u64) -> u64 {
+    room / STEP_LEAST * STEP_LEAST
 }
 
 impl Backing {
@@ -261,16 +227,19 @@ fn make_file(path: &Path, disk: &Reserve) -> io::Result<()> {
         return Ok(());
     }
     let folder = path.parent().unwrap_or(Path::new("/"));
-    if disk.room(folder, Purpose::Data)? < FIRST_BYTES {
-        let needed = (disk.bytes() + FIRST_BYTES) >> 20;
-        let why = format!("{needed} MiB must be free, including the reserve");
-        return Err(io::Error::new(io::ErrorKind::StorageFull, why));
-    }
+    let bytes = next_step(disk.room(folder, Purpose::Data)?.min(FIRST_BYTES));
+    let bytes = bytes.ok_or_else(|| {
+        let needed = (disk.bytes() + STEP_LEAST) >> 20;
+        io::Error::new(
+            io::ErrorKind::StorageFull,
+            format!("{needed} MiB must be free, including the reserve"),
+        )
+    })?;
     let next = path.with_extension("btrfs-new");
     let file = File::create(&next)?;
     std::os::unix::fs::fchown(&file, Some(0), Some(0))?;
     file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
-    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, FIRST_BYTES)?;
+    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes)?;
     drop(file);
     let program =
         ["/usr/sbin/mkfs.btrfs", "/sbin/mkfs.btrfs"].into_iter().find(|path| Path::new(path).exists());
@@ -299,19 +268,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_grow_with_the_pool_and_with_what_is_missing() {
-        assert_eq!(next_step(FIRST_BYTES, MIB, 100 * GIB), Some(RESIZE_LEAST - FIRST_BYTES));
-        assert_eq!(next_step(FIRST_BYTES, GIB, 100 * GIB), Some(GIB));
-        assert_eq!(next_step(GIB, MIB, 100 * GIB), Some(GIB));
-        assert_eq!(next_step(64 * GIB, 8 * GIB, 100 * GIB), Some(STEP_BYTES));
-    }
-
-    #[test]
     fn the_pool_grows_to_the_reserve_and_not_into_it() {
-        assert_eq!(next_step(4 * GIB, GIB, GIB), Some(GIB));
-        assert_eq!(next_step(4 * GIB, GIB, STEP_LEAST + 1), Some(STEP_LEAST));
-        assert_eq!(next_step(4 * GIB, GIB, STEP_LEAST - 1), None);
-        assert_eq!(next_step(FIRST_BYTES, GIB, RESIZE_LEAST - FIRST_BYTES - 1), None, "too small to resize");
+        assert_eq!(next_step(100 * GIB), Some(STEP_BYTES));
+        assert_eq!(next_step(GIB), Some(GIB));
+        assert_eq!(next_step(STEP_LEAST + 1), Some(STEP_LEAST));
+        assert_eq!(next_step(STEP_LEAST - 1), None);
+        assert_eq!(next_step(0), None);
     }
 
     #[test]
@@ -323,12 +285,5 @@ mod tests {
         assert_eq!(shrunk(3 * GIB, 16 << 20, GIB, false), None, "it is small");
         assert_eq!(shrunk(3 * GIB, 16 << 20, GIB, true), wanted, "what it began it ends");
         assert_eq!(shrunk(2 * GIB + STEP_LEAST, 16 << 20, GIB, true), None, "it has ended");
-    }
-
-    #[test]
-    fn a_pool_without_files_of_tenants_becomes_small_again() {
-        assert_eq!(shrunk(3 * GIB, 16 << 20, EMPTY_LOW_BYTES, false), Some(RESIZE_LEAST));
-        assert_eq!(shrunk(RESIZE_LEAST, 16 << 20, EMPTY_LOW_BYTES, false), None);
-        assert_eq!(shrunk(RESIZE_LEAST, 16 << 20, EMPTY_LOW_BYTES, true), None);
     }
 }

@@ -14,6 +14,7 @@ use std::path::Path;
 
 use atoll_disk::{Purpose, free_bytes};
 
+use crate::pool::whole_steps;
 use crate::snapshots::inherited_at;
 use crate::volumes::HEADROOM_MOST;
 use crate::{Layers, StorageKind};
@@ -138,7 +139,7 @@ impl Layers {
         match pool {
             Some((pool, host)) => {
                 // The pool grows in whole steps.
-                let room = |purpose| pool.growth(self.disk.room(host, purpose)?);
+                let room = |purpose| self.disk.room(host, purpose).map(whole_steps);
                 let (data, memory) = (room(Purpose::Data)?, room(Purpose::Memory)?);
                 // Space that the file has taken from the host already, or has not given back yet.
                 let changing = pool.unused_bytes()?;
