@@ -4,12 +4,17 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::io::{Seek, SeekFrom, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use atoll_tests::client::escape;
-use atoll_tests::{Client, Value, World, criu, json, proc, run, until};
+use atoll_tests::connection_probes::guarded;
+use atoll_tests::internet::GREETING;
+use atoll_tests::{Client, Options, Value, World, criu, json, proc, run, run_with, until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use reqwest::Method;
@@ -191,7 +196,7 @@ impl Contents {
         assert_eq!(phase(&client, &self.stopped).await, "stopped");
         assert_eq!(phase(&client, &self.running).await, "stopped");
         client.act(&self.stopped, "start").await.ok();
-        let seen = "cd; cat word hard; tail -n 1 holes; stat -c '%h %s' word holes";
+        let seen = "cd; cat word hard; tail -c 4 holes; stat -c '%h %s' word holes";
         let seen = client.sh(&self.stopped, seen).await.text().to_owned();
         assert_eq!(seen, "later\nlater\nend\n2 6\n1 1073741828");
         let blocks = client.sh(&self.stopped, "cd; stat -c %b holes").await.text().parse::<u64>().unwrap();
@@ -222,25 +227,80 @@ impl Contents {
     }
 }
 
+/// The events of a sandbox, oldest first.
+async fn events(client: &Client, sandbox: &str) -> Vec<Value> {
+    let events = client.get(&format!("/v1/events?sandbox={sandbox}")).await.ok();
+    let events = events["items"].as_array().unwrap().clone();
+    assert!(events.iter().any(|event| event["by"].is_object()), "{events:?}");
+    events
+}
+
+/// Creates and deletes sandboxes as long as it is not ended.
+struct BusyTenant {
+    tasks: Vec<tokio::task::JoinHandle<()>>,
+    deleted: Arc<AtomicU32>,
+    before: u32,
+}
+
+impl BusyTenant {
+    async fn start(w: &World) -> Self {
+        let tenant = w.tenant("busy").await;
+        let deleted = Arc::new(AtomicU32::new(0));
+        let task = || {
+            let (tenant, deleted) = (tenant.clone(), Arc::clone(&deleted));
+            tokio::spawn(async move {
+                loop {
+                    let id = tenant.create(json!({})).await;
+                    tenant.sh(&id, "echo short > /tmp/short").await.text();
+                    tenant.remove(&id).await;
+                    deleted.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        };
+        let tasks = vec![task(), task()];
+        until("sandboxes come and go", async || (deleted.load(Ordering::Relaxed) > 1).then_some(())).await;
+        let before = deleted.load(Ordering::Relaxed);
+        Self { tasks, deleted, before }
+    }
+
+    /// Fails unless sandboxes came and went since the start.
+    async fn end(self) {
+        for task in self.tasks {
+            task.abort();
+            assert!(task.await.unwrap_err().is_cancelled());
+        }
+        let deleted = self.deleted.load(Ordering::Relaxed) - self.before;
+        assert!(deleted > 1, "{deleted} sandboxes were created and deleted meanwhile");
+    }
+}
+
+/// Sandboxes that came or went while the backup was made are whole or gone.
+async fn assert_all_usable(admin: &Client) {
+    let items = until("every sandbox rests", async || {
+        let page = admin.get("/v1/sandboxes?limit=100").await.ok();
+        let items = page["items"].as_array().unwrap().clone();
+        items
+            .iter()
+            .all(|found| ["stopped", "paused"].contains(&found["phase"].as_str().unwrap()))
+            .then_some(items)
+    })
+    .await;
+    for found in items.iter().filter(|found| found["name"].is_null()) {
+        let id = found["id"].as_str().unwrap();
+        admin.act(id, "start").await.ok();
+        admin.remove(id).await;
+    }
+}
+
 #[test]
 fn a_busy_server_comes_back_whole_from_its_backup() {
     run(async |w| {
         let contents = Contents::make(w).await;
         let (file, pass) = (backup_file(w), passphrase(w, "pass", "correct horse"));
-        let busy = tokio::spawn({
-            let tenant = contents.tenant.clone();
-            async move {
-                loop {
-                    let id = tenant.create(json!({})).await;
-                    tenant.sh(&id, "echo short > /tmp/short").await.text();
-                    tenant.remove(&id).await;
-                }
-            }
-        });
+        let (before, busy) = (events(&contents.tenant, &contents.stopped).await, BusyTenant::start(w).await);
         let words = ["--json", "server", "backup", &file, "--with-keys", "--passphrase-file", &pass];
         let said: Value = serde_json::from_str(&ok(w, &words).await).unwrap();
-        busy.abort();
-        let _ = busy.await;
+        busy.end().await;
         let report = &said["backup"];
         assert!(report["content_bytes"].as_u64() > report["file_bytes"].as_u64(), "{said}");
         assert!(report["stopped"].as_array().unwrap().contains(&json!("running")), "{said}");
@@ -253,42 +313,50 @@ fn a_busy_server_comes_back_whole_from_its_backup() {
         let restored = at.run(&["server", "restore", &file, "--passphrase-file", &pass]).await;
         assert!(restored.status.success(), "{}", text(&restored.stderr));
         let pid = at.start().await;
+        assert_all_usable(&at.client(&w.admin())).await;
         contents.assert_whole(w, &at).await;
+        let after = events(&at.client(&contents.tenant), &contents.stopped).await;
+        assert_eq!(after[..before.len()], before, "with who asked for what");
         at.stop(pid).await;
         at.uninstall().await;
     });
 }
 
-/// Runs a command until `is_midway`, and kills it with -9.
-async fn killed(w: &World, mut command: Command, is_midway: impl Fn() -> bool) {
-    let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let pid = w.adopt(child);
-    until("it is in the middle", async || {
-        let process = proc::Process::read(pid).filter(|found| found.state != 'Z');
-        assert!(process.is_some() || is_midway(), "it ended before it could be killed");
-        is_midway().then_some(())
-    })
-    .await;
-    w.end_adopted(pid);
+/// Runs a command, which ends at this place as if it was killed.
+async fn killed(w: &World, mut command: Command, place: &str) {
+    command.env("ATOLL_FAIL_AT", format!("{place}:2:abort"));
+    let done = w.output(command).await;
+    assert_eq!(done.status.signal(), Some(Signal::SIGABRT as i32), "{place}: {}", text(&done.stderr));
 }
 
-/// A sandbox with files that take a while to pack.
-async fn with_much(w: &World) -> String {
-    let id = w.admin().create(json!({ "name": "much" })).await;
-    w.admin().sh(&id, "cd; head -c 100000000 /dev/urandom > much; md5sum much > sum; sync").await.text();
-    id
+/// A volume that no sandbox uses, with a file that takes a while to pack and is larger than a new pool.
+async fn large_volume(w: &World) {
+    let admin = w.admin();
+    admin.post("/v1/volumes", json!({ "name": "large", "size_mib": 512 })).await.ok();
+    let mounts = json!([{ "volume": "large", "path": "/data" }]);
+    let id = admin.create(json!({ "mounts": mounts })).await;
+    let line = "cd /data; head -c 150000000 /dev/urandom > much; md5sum much > sum; sync";
+    admin.sh(&id, line).await.text();
+    admin.remove(&id).await;
+}
+
+/// A sandbox that sees that volume.
+async fn assert_large_volume(admin: &Client) {
+    let mounts = json!([{ "volume": "large", "path": "/data" }]);
+    let id = admin.create(json!({ "mounts": mounts })).await;
+    assert!(admin.sh(&id, "cd /data; md5sum -c sum").await.text().contains("OK"));
 }
 
 #[test]
 fn a_kill_in_the_middle_of_either_leaves_nothing_that_counts() {
     run(async |w| {
-        let id = with_much(w).await;
+        large_volume(w).await;
         let file = backup_file(w);
         let partial = PathBuf::from(format!("{file}.partial"));
         let mut command = w.command();
         command.args(["server", "backup", &file]);
-        killed(w, command, || partial.metadata().is_ok_and(|about| about.len() > 1 << 20)).await;
-        assert!(!Path::new(&file).exists(), "a partial backup has no final name");
+        killed(w, command, "backup.writing").await;
+        assert!(partial.exists() && !Path::new(&file).exists(), "a partial backup has no final name");
         assert!(!copies(&w.data()).is_empty());
         // The next start of the server removes the copies.
         w.crash_server().await;
@@ -299,21 +367,64 @@ fn a_kill_in_the_middle_of_either_leaves_nothing_that_counts() {
         let at = Restored::new(w);
         let key = w.data().join("secret.key").to_str().unwrap().to_owned();
         let words = ["server", "restore", &file, "--key-file", &key];
-        let mut command = at.command();
-        command.args(words);
-        let layers = at.data.join("pool/layers");
-        killed(w, command, || std::fs::read_dir(&layers).is_ok_and(|mut entries| entries.next().is_some()))
-            .await;
-        let refused = at.run(&["serve", "--listen", SECOND, "--tls-port", "0"]).await;
-        let said = text(&refused.stderr);
-        assert!(!refused.status.success() && said.contains("has not ended"), "{said}");
-        assert!(said.contains("server restore"), "{said}");
+        for place in ["restore.records", "restore.volumes"] {
+            let mut command = at.command();
+            command.args(words);
+            killed(w, command, place).await;
+            let refused = at.run(&["serve", "--listen", SECOND, "--tls-port", "0"]).await;
+            let said = text(&refused.stderr);
+            assert!(!refused.status.success() && said.contains("has not ended"), "{place}: {said}");
+            assert!(said.contains("server restore"), "{said}");
+        }
         let again = at.run(&words).await;
         assert!(again.status.success(), "{}", text(&again.stderr));
         let pid = at.start().await;
-        let client = at.client(&w.admin());
+        // No sandbox is made of it, so it is in the backup by name.
+        let made = at.run(&["template", "make", "busybox"]).await;
+        assert!(made.status.success(), "{}", text(&made.stderr));
+        assert_large_volume(&at.client(&w.admin())).await;
+        at.stop(pid).await;
+        at.uninstall().await;
+    });
+}
+
+/// Puts the key into requests to one name.
+fn policy_with_key() -> Value {
+    json!({
+        "mode": "custom",
+        "allow_domains": ["api.good.test"],
+        "transforms": [{
+            "domain": "api.good.test",
+            "inject_headers": { "Authorization": "Bearer {secret:MODEL_KEY}" },
+        }],
+    })
+}
+
+#[test]
+fn old_keys_and_the_value_of_a_secret_work_after_a_restore() {
+    run_with(Options::debian(), async |w| {
+        let tenant = w.tenant("acme").await;
+        tenant.post("/v1/secrets", json!({ "name": "MODEL_KEY", "value": "canary-5f1d0c9e" })).await.ok();
+        let id = guarded(w, &tenant, policy_with_key()).await;
+        let made = w.admin().post("/v1/keys", json!({ "tenant": "acme", "scope": "user" })).await.ok();
+        let revoked = w.client(made["secret"].as_str().unwrap());
+        w.admin().delete(&format!("/v1/keys/{}", made["id"].as_str().unwrap())).await.ok();
+        let file = backup_file(w);
+        ok(w, &["server", "backup", &file]).await;
+        let at = Restored::new(w);
+        let key = w.data().join("secret.key").to_str().unwrap().to_owned();
+        let restored = at.run(&["server", "restore", &file, "--key-file", &key]).await;
+        assert!(restored.status.success(), "{}", text(&restored.stderr));
+        let pid = at.start().await;
+        let client = at.client(&tenant);
         client.act(&id, "start").await.ok();
-        assert!(client.sh(&id, "cd; md5sum -c sum").await.text().contains("OK"));
+        let ran = client.sh(&id, "curl -sS https://api.good.test/restored").await;
+        assert_eq!(ran.text(), GREETING, "{ran:?}");
+        let request =
+            w.internet.requests().into_iter().find(|request| request.target().starts_with("/restored"));
+        let shown = request.and_then(|request| request.header("authorization"));
+        assert_eq!(shown.as_deref(), Some("Bearer canary-5f1d0c9e"));
+        assert_eq!(at.client(&revoked).get("/v1/sandboxes").await.status, 401, "what was revoked stays so");
         at.stop(pid).await;
         at.uninstall().await;
     });
