@@ -117,7 +117,7 @@ fn what_is_denied_is_refused_and_all_else_is_reached() {
 }
 
 /// A connection from the sandbox to a new server at `to`.
-fn connected(world: &World, sandbox: &Sandbox, to: Ipv4Addr) -> (TcpStream, TcpStream) {
+pub(crate) fn connected(world: &World, sandbox: &Sandbox, to: Ipv4Addr) -> (TcpStream, TcpStream) {
     let listener = netns::run_in(world.internet.as_fd(), || TcpListener::bind((to, 8090))).unwrap().unwrap();
     let inside =
         sandbox.inside(|| TcpStream::connect_timeout(&(to, 8090).into(), Duration::from_secs(20))).unwrap();
@@ -129,7 +129,7 @@ fn connected(world: &World, sandbox: &Sandbox, to: Ipv4Addr) -> (TcpStream, TcpS
     (inside, outside)
 }
 
-fn passes(from: &mut TcpStream, to: &mut TcpStream) -> bool {
+pub(crate) fn passes(from: &mut TcpStream, to: &mut TcpStream) -> bool {
     let mut byte = [0];
     from.write_all(b"x").is_ok() && to.read_exact(&mut byte).is_ok()
 }
@@ -157,7 +157,7 @@ fn a_changed_list_cuts_what_it_no_longer_names_and_nothing_else() {
 }
 
 /// Takes the place of the gate, and returns the original destination of a connection.
-fn serve_gate(world: &World) {
+pub(crate) fn serve_gate(world: &World) {
     let listener = netns::run_in(world.router().namespace(), || TcpListener::bind((GATEWAY, GATE_PORT)))
         .unwrap()
         .unwrap();
@@ -220,7 +220,7 @@ fn one_sandbox_has_only_so_many_fresh_answers() {
     fresh.open(link, &[NEAR], Duration::from_secs(60)).unwrap();
 }
 
-fn hears_udp(sandbox: &Sandbox, from: Ipv4Addr) -> bool {
+pub(crate) fn hears_udp(sandbox: &Sandbox, from: Ipv4Addr) -> bool {
     sandbox.inside(|| {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
@@ -231,7 +231,7 @@ fn hears_udp(sandbox: &Sandbox, from: Ipv4Addr) -> bool {
 }
 
 /// All records of a sandbox within some seconds, until `enough`.
-fn told(flows: &Flows, enough: impl Fn(&[EgressRecord]) -> bool) -> Vec<EgressRecord> {
+pub(crate) fn told(flows: &Flows, enough: impl Fn(&[EgressRecord]) -> bool) -> Vec<EgressRecord> {
     let started_at = Instant::now();
     let mut all = Vec::new();
     while started_at.elapsed() < Duration::from_secs(8) && !enough(&all) {

@@ -16,6 +16,7 @@ mod ipv6;
 mod life;
 mod limits;
 mod policy;
+mod proxied;
 mod reach;
 mod tap;
 mod world;
