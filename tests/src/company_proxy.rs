@@ -114,7 +114,10 @@ async fn serve_http(mut stream: TcpStream, state: Arc<ProxyState>) -> io::Result
     let mut lines = head.split("\r\n");
     let mut words = lines.next().unwrap_or_default().split(' ');
     let (method, to) = (words.next().unwrap_or_default(), words.next().unwrap_or_default().to_owned());
-    let login = lines.find_map(|line| line.strip_prefix("Proxy-Authorization: ")).map(str::to_owned);
+    let login = lines
+        .filter_map(|line| line.split_once(": "))
+        .find(|(name, _)| name.eq_ignore_ascii_case("proxy-authorization"));
+    let login = login.map(|(_, value)| value.to_owned());
     let at = state.note(ProxyRequest { to: to.clone(), login: login.clone(), sni: None });
     let status = match (method == "CONNECT", login == state.login, state.place(&to)) {
         (false, ..) => "405 Method Not Allowed",

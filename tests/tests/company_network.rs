@@ -268,7 +268,7 @@ fn authorities_and_mirrors_are_files_of_every_new_sandbox() {
         restart(w, &[]).await;
         client.act(&id, "start").await.ok();
         let list = client
-            .sh(&id, "cat /etc/apt/sources.list; npm config get registry; pip config get global.index-url")
+            .sh(&id, "cat /etc/apt/sources.list; npm config get registry; pip config --global get global.index-url")
             .await;
         assert_eq!(
             list.stdout,
