@@ -116,6 +116,8 @@ impl Server {
                 "--data",
             ])
             .arg(&data)
+            // Authorities that were added to this machine would be written into every sandbox.
+            .env("ATOLL_NO_HOST_CA", "true")
             .envs(env.iter().copied())
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
