@@ -135,8 +135,12 @@ fn a_member_needs_neither_root_nor_key_and_signs_what_they_change() {
         let events = w.admin().get("/v1/events?after=0&limit=500").await.ok();
         let by = |kind: &str, to: &str| {
             let items = events["items"].as_array().unwrap();
-            let found =
-                items.iter().find(|event| event["kind"] == kind && (to.is_empty() || event["to"] == to));
+            // The world begins with a sandbox of the admin.
+            let found = items.iter().find(|event| {
+                event["sandbox"] == made["id"]
+                    && event["kind"] == kind
+                    && (to.is_empty() || event["to"] == to)
+            });
             found.map(|event| event["by"]["name"].clone()).unwrap_or_else(|| panic!("{kind} {to}: {events}"))
         };
         assert_eq!(by("phase", "creating"), "unix:alice");
@@ -171,6 +175,8 @@ fn a_member_is_never_an_admin_and_gets_no_rights_on_the_machine() {
         let s = SocketWorld::new(w).await;
         let folder = w.folder().join("project");
         std::fs::create_dir(&folder).unwrap();
+        // Folders of root are mounted read-only alone.
+        std::os::unix::fs::chown(&folder, Some(64_001), Some(64_001)).unwrap();
         let folder = folder.to_str().unwrap();
         // Root has everything, also what a member must not get through it.
         assert!(s.ok("root", &["tenant", "ls"]).contains("default"));
@@ -217,7 +223,7 @@ fn a_sandbox_with_the_folder_of_the_socket_is_refused_by_the_server() {
         let s = SocketWorld::new(w).await;
         let folder = s.socket.parent().unwrap().to_str().unwrap();
         s.ok("root", &["volume", "create", "run", "--folder", folder]);
-        s.ok("root", &["create", "--name", "box", "--volume", "run:/mnt"]);
+        s.ok("root", &["create", "--name", "box", "--volume", "run:/mnt:ro"]);
         let ask = "import socket\n\
                    s = socket.socket(socket.AF_UNIX)\n\
                    try:\n s.connect('/mnt/atoll.sock'); s.sendall(b'GET /v1/sandboxes HTTP/1.0\\r\\n\\r\\n')\n print(s.recv(4096).decode())\n\
