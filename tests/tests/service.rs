@@ -80,6 +80,7 @@ fn sandboxes_run_on_while_the_daemon_is_restarted() {
         let none = w.output(command(w, &["server", "stop"])).await;
         assert!(!none.status.success() && text(&none.stderr).contains("no server runs"));
         std::fs::remove_file(w.data().join("config.toml")).unwrap();
+        std::fs::remove_dir_all(w.data().join("logs")).unwrap();
         w.start_server().await;
         assert_eq!(w.agent_pid(&id), agent);
         w.admin().remove(&id).await;
