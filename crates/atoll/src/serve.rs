@@ -58,7 +58,7 @@ use crate::{
     },
 };
 pub(crate) use checks::checks;
-use fail_at::FailAt;
+pub(crate) use fail_at::FailAt;
 pub(crate) use process_setup::open_data as data_folder;
 pub(crate) use report::options as settings_of;
 use settings::Settings;

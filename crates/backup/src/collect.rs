@@ -118,6 +118,13 @@ impl Copied {
             }) && contents.volumes.iter().all(|volume| objects.contains_key(volume.id.as_str()))
                 && contents.snapshots.iter().all(|snapshot| objects.contains_key(snapshot.id.as_str()));
             if fits || round == ROUNDS {
+                // What was made in this round. Where it is gone already, its record is a sandbox without files.
+                for lease in &contents.sandboxes {
+                    if let Entry::Vacant(unseen) = held.entry(lease.id.to_string()) {
+                        let kinds = copy_kinds(copies, unseen.key(), &[CopyKind::Layer])?;
+                        unseen.insert((lease.generation, kinds));
+                    }
+                }
                 return Ok(Self { contents, database, held, objects });
             }
         }

@@ -13,6 +13,7 @@ mod error;
 mod folder;
 mod format;
 mod keys;
+pub mod places;
 mod rest;
 mod restore;
 mod sections;
@@ -25,5 +26,5 @@ pub use keys::PassphraseError;
 pub use restore::{KeySource, RestoreOptions, RestoreReport, restore};
 pub use write::{BackupOptions, BackupReport, backup};
 
-/// What is told about long work: bytes since the last call, and what is being done.
+/// What is told about long work: bytes since the last call, and the one of [`places`] that it has reached.
 pub type Progress<'a> = &'a (dyn Fn(u64, &str) + Sync);

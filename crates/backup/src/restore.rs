@@ -15,19 +15,19 @@ use atoll_storage::{CopyKind, Layers, StorageChoice, unpack_folders};
 use atoll_store::{FileVault, StoreConfig, Vault, reseal_snapshots};
 use serde::Serialize;
 
-use crate::Progress;
 use crate::collect::FOLDERS;
 use crate::error::RestoreError;
 use crate::folder::RestoreFolder;
 use crate::format::{BackupFile, Header, PIECES};
 use crate::keys::PassphraseError;
-use crate::rest::rest_sandboxes;
+use crate::rest::{RestoredSandboxes, rest_sandboxes};
 use crate::sections::{Manifest, NextSection, SectionHead, SectionInput, SectionReader};
 use crate::write::{SETTINGS_OWNER, key_check};
+use crate::{Progress, places};
 
 const MIB: u64 = 1 << 20;
-/// The pool is asked to grow after so many bytes.
-const GROW_EVERY: u64 = 64 * MIB;
+/// The pool is asked to grow after so many bytes. It counts what is on disk, and has grown a gibibyte ahead.
+const GROW_EVERY: u64 = 256 * MIB;
 /// LIMIT: the sealed settings.
 const SETTINGS_MAX: u64 = 64 * MIB;
 /// The folders of settings that a backup may make.
@@ -172,7 +172,9 @@ impl<'a> Filling<'a> {
 
     fn section(&mut self, head: SectionHead, sections: &mut SectionReader) -> Result<(), RestoreError> {
         sections.read_section(head.clone(), |input| {
-            let mut told = Told { input, progress: self.progress, cancelled: self.cancelled, bytes: 0 };
+            let doing = head.restoring();
+            let mut told =
+                Told { input, progress: self.progress, doing, cancelled: self.cancelled, bytes: 0 };
             match &head {
                 SectionHead::Database => self.database(&mut told)?,
                 SectionHead::Settings => self.settings(&mut told)?,
@@ -271,9 +273,13 @@ impl<'a> Filling<'a> {
     fn in_pool(&mut self, head: &SectionHead, input: &mut impl Read) -> Result<(), RestoreError> {
         let layers = match self.layers.take() {
             Some(layers) => layers,
-            None => Layers::open(&self.data, StorageChoice::Btrfs, false, &self.options.reserve)?,
+            None => {
+                let layers = Layers::open(&self.data, StorageChoice::Btrfs, false, &self.options.reserve)?;
+                layers.expect_restore();
+                layers
+            }
         };
-        let mut input = Growing { input, layers: &layers, left: 0 };
+        let mut input = Growing { input, layers: &layers, left: GROW_EVERY };
         let outcome = match head {
             SectionHead::Layer { sandbox, limit_mib } => {
                 self.report.sandboxes += 1;
@@ -310,7 +316,7 @@ impl<'a> Filling<'a> {
 
     /// Brings the database in line with the new files.
     fn finish(mut self, header: &Header, manifest: Manifest) -> Result<RestoreReport, RestoreError> {
-        (self.progress)(0, "finishing");
+        (self.progress)(0, places::FINISHING);
         if let Some(layers) = self.layers.take() {
             layers.sync().map_err(RestoreError::write("write", self.data.join("pool")))?;
         }
@@ -318,8 +324,12 @@ impl<'a> Filling<'a> {
         reseal_snapshots(&db, &self.seals)?;
         let node: NodeName =
             header.node.parse().map_err(|_| RestoreError::Damaged("its node has no usable name".into()))?;
-        let with_memory = manifest.sections.iter().filter_map(|entry| entry.head.memory_of().cloned());
-        let stopped = rest_sandboxes(&self.data, node, &with_memory.collect(), self.options)?;
+        let of = |sandbox: fn(&SectionHead) -> Option<&String>| {
+            manifest.sections.iter().filter_map(|entry| sandbox(&entry.head).cloned()).collect()
+        };
+        let restored =
+            RestoredSandboxes { files: of(SectionHead::files_of), memory: of(SectionHead::memory_of) };
+        let stopped = rest_sandboxes(&self.data, node, &restored, self.options)?;
         Ok(RestoreReport {
             made_at: header.made_at.clone(),
             version: header.version.clone(),
@@ -358,6 +368,7 @@ fn write_private(path: &Path, content: &[u8]) -> Result<(), RestoreError> {
 struct Told<'a, R> {
     input: &'a mut R,
     progress: Progress<'a>,
+    doing: &'static str,
     cancelled: &'a AtomicBool,
     bytes: u64,
 }
@@ -368,7 +379,7 @@ impl Read for Told<'_, SectionInput<'_>> {
             return Err(io::Error::other(RestoreError::Cancelled));
         }
         let count = self.input.read(bytes)?;
-        (self.progress)(count as u64, "restoring");
+        (self.progress)(count as u64, self.doing);
         self.bytes += count as u64;
         Ok(count)
     }
@@ -401,6 +412,7 @@ impl<R: Read> Read for Growing<'_, R> {
         match self.left.checked_sub(count as u64) {
             Some(left) => self.left = left,
             None => {
+                self.layers.sync()?;
                 self.layers.grow()?;
                 self.left = GROW_EVERY;
             }

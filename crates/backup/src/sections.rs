@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{RestoreError, of_stream};
 use crate::format::{PIECE, Piece, truncated};
+use crate::places;
 
 const SECTION: u8 = b'S';
 const MANIFEST: u8 = b'M';
@@ -50,6 +51,23 @@ pub(crate) enum SectionHead {
 }
 
 impl SectionHead {
+    /// The place that the progress tells while it is restored.
+    pub(crate) fn restoring(&self) -> &'static str {
+        match self {
+            Self::Database | Self::Settings => places::RESTORING_RECORDS,
+            Self::Images { .. } | Self::Template { .. } | Self::Folder { .. } => places::RESTORING_TEMPLATES,
+            Self::Layer { .. } | Self::SandboxMemory { .. } => places::RESTORING_SANDBOXES,
+            Self::Volume { .. } | Self::Snapshot { .. } | Self::SnapshotMemory { .. } => {
+                places::RESTORING_VOLUMES
+            }
+        }
+    }
+
+    /// The sandbox whose files it has.
+    pub(crate) fn files_of(&self) -> Option<&String> {
+        if let Self::Layer { sandbox, .. } = self { Some(sandbox) } else { None }
+    }
+
     /// The sandbox whose memory it has.
     pub(crate) fn memory_of(&self) -> Option<&String> {
         if let Self::SandboxMemory { sandbox } = self { Some(sandbox) } else { None }

@@ -11,12 +11,12 @@ use atoll_storage::{PoolCopies, pack_folders};
 use atoll_store::{FileVault, StoreConfig, Vault};
 use serde::Serialize;
 
-use crate::Progress;
 use crate::collect::{Collection, Origin, collect, visible_names};
 use crate::error::BackupError;
 use crate::format::{Header, PIECES, Piece, compress};
 use crate::keys::SealedKeys;
 use crate::sections::{SectionBytes, SectionHead, SectionWriter};
+use crate::{Progress, places};
 
 /// The name under which settings are sealed with the server's key.
 pub(crate) const SETTINGS_OWNER: &str = "backup/settings";
@@ -67,7 +67,7 @@ pub fn backup(
     if !StoreConfig::default_database(data).is_file() {
         return Err(BackupError::NoDatabase(data.to_owned()));
     }
-    progress(0, "copying the pool and the database");
+    progress(0, places::COPYING);
     let copies = PoolCopies::begin(data)?;
     let collection = collect(data, &copies)?;
     let (vault, key) = open_key(data, collection.contents.key_check.as_deref())?;
@@ -102,7 +102,7 @@ pub fn backup(
             compress(out, header, &pieces)
         });
         let told = |bytes| {
-            progress(bytes, "writing");
+            progress(bytes, places::WRITING);
             if cancelled.load(Ordering::Relaxed) {
                 Err(io::Error::other(BackupError::Cancelled))
             } else {

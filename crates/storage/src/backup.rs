@@ -6,12 +6,13 @@
 //!                 /memory/<name>/checkpoint/                                    shares its blocks with the original
 //! ```
 //!
-//! The copies belong to the process that holds the lock and end with its [`PoolCopies`]. What a killed one leaves is removed by
-//! the next backup, or by the next server that opens the pool.
+//! The copies belong to the process that holds the lock and end with its [`PoolCopies`], as does the folder. What a killed one
+//! leaves is removed by the next backup, or by the next server that opens the pool.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::btrfs::{self, Access};
@@ -73,7 +74,6 @@ impl PoolCopies {
             return Err(CopiesError::NotBtrfs(pool));
         }
         let at = pool.join(FOLDER);
-        make_private(&at)?;
         let Some(lock) = lock(&at)? else { return Err(CopiesError::Busy(pool)) };
         sweep(&at)?;
         for kind in KINDS.into_iter().chain([MEMORY]) {
@@ -162,7 +162,7 @@ impl PoolCopies {
 
 impl Drop for PoolCopies {
     fn drop(&mut self) {
-        if let Err(cause) = sweep(&self.at) {
+        if let Err(cause) = remove_folder(&self.at) {
             tracing::warn!(%cause, "the copies of a backup could not be removed; the next start of the server removes them");
         }
     }
@@ -197,18 +197,43 @@ pub(crate) fn remove_abandoned_copies(pool: &Path) -> io::Result<()> {
         return Ok(());
     }
     match lock(&at)? {
-        Some(_lock) => sweep(&at),
+        Some(_lock) => remove_folder(&at),
         None => Ok(()),
     }
 }
 
+/// The lock in the folder, which is made if there is none; `None` while another process holds it.
 fn lock(at: &Path) -> io::Result<Option<File>> {
-    let mut options = File::options();
-    let file = options.write(true).create(true).truncate(false).open(at.join(LOCK))?;
-    match file.try_lock() {
-        Ok(()) => Ok(Some(file)),
-        Err(TryLockError::WouldBlock) => Ok(None),
-        Err(TryLockError::Error(cause)) => Err(cause),
+    let path = at.join(LOCK);
+    loop {
+        make_private(at)?;
+        let file = match File::options().write(true).create(true).truncate(false).open(&path) {
+            // The process that held it has removed the folder.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            opened => opened?,
+        };
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(None),
+            Err(TryLockError::Error(cause)) => return Err(cause),
+        }
+        let own = file.metadata()?.ino();
+        if fs::metadata(&path).is_ok_and(|about| about.ino() == own) {
+            return Ok(Some(file));
+        }
+    }
+}
+
+/// Removes every copy and the folder. The caller holds the lock, which goes last.
+fn remove_folder(at: &Path) -> io::Result<()> {
+    sweep(at)?;
+    fs::remove_file(at.join(LOCK))?;
+    match fs::remove_dir(at) {
+        // The next backup has begun.
+        Err(error) if matches!(error.kind(), io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::NotFound) => {
+            Ok(())
+        }
+        removed => removed,
     }
 }
 
@@ -285,6 +310,11 @@ fn copy_folder(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 impl Layers {
+    /// Lets the pool grow before a restore fills it, as before a sandbox does.
+    pub fn expect_restore(&self) {
+        self.expect(0);
+    }
+
     /// Makes a volume from a stream that [`PoolCopies::pack`] wrote.
     pub fn restore_volume(
         &self,

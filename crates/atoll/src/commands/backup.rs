@@ -31,6 +31,7 @@ use crate::{
     cli::backup::{Backup, Restore},
     failure::Failure,
     human::{bytes, harmless},
+    serve::FailAt,
 };
 
 /// LIMIT: how long the reader of `backup -` may take nothing. The copies in the pool are kept meanwhile.
@@ -64,7 +65,12 @@ pub(super) async fn backup(context: &CommandContext, args: Backup) -> Result<(),
             made_at,
             passphrase: passphrase.as_deref(),
         };
-        let made = atoll_backup::backup(&options, &mut output, &|count, _| told.add(count), cancelled);
+        let fail_at = FailAt::wanted();
+        let progress = |count, place: &str| {
+            fail_at.reach(place);
+            told.add(count);
+        };
+        let made = atoll_backup::backup(&options, &mut output, &progress, cancelled);
         match made {
             Ok(report) => output.keep().map(|()| report).map_err(BackupError::Write),
             Err(error) => {
@@ -102,7 +108,12 @@ pub(super) async fn restore(context: &CommandContext, args: Restore) -> Result<(
             (None, None) => KeySource::Unknown,
         };
         let options = RestoreOptions { data: &to, key, reserve, now: clock.now() };
-        let restored = atoll_backup::restore(backup, &options, &|count, _| told.add(count), cancelled);
+        let fail_at = FailAt::wanted();
+        let progress = |count, place: &str| {
+            fail_at.reach(place);
+            told.add(count);
+        };
+        let restored = atoll_backup::restore(backup, &options, &progress, cancelled);
         restored.map_err(|error| restore_failure(&error, &to))
     };
     let report = interruptible(work).await;

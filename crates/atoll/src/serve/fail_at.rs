@@ -1,4 +1,5 @@
-//! Ends this server, or makes it wait, at a place that a test chooses. Debug builds only; a release ignores it.
+//! Ends this server, a backup or a restore, or makes it wait, at a place that a test chooses. Debug builds only; a release
+//! ignores it.
 //!
 //! - `ATOLL_FAIL_AT=PLACE:TIME:abort|panic`: when it reaches that place for the nth time.
 //! - `ATOLL_FAIL_AT=@FILE`: it aborts when it reaches the place that the file names, and removes the file first. So a
@@ -14,7 +15,7 @@ use crate::environment;
 
 /// The hook for every place in the drivers and in the engine.
 #[derive(Clone)]
-pub(super) struct FailAt(Option<Arc<Wish>>);
+pub(crate) struct FailAt(Option<Arc<Wish>>);
 
 struct Wish {
     at: FailpointSpec,
@@ -35,7 +36,7 @@ enum How {
 
 impl FailAt {
     /// The setting of the environment; usually none.
-    pub(super) fn wanted() -> Self {
+    pub(crate) fn wanted() -> Self {
         let asked = if cfg!(debug_assertions) { environment::fail_at() } else { None };
         let at = asked.as_deref().and_then(parse);
         Self(at.map(|at| Arc::new(Wish { at, reached: AtomicU32::new(0) })))
@@ -62,6 +63,13 @@ impl FailAt {
             Some(wish) => atoll_container::FailPoint::new(move |place| wish.reach(place)),
         }
     }
+
+    /// For backups and restores, whose progress tells the place.
+    pub(crate) fn reach(&self, place: &str) {
+        if let Some(wish) = &self.0 {
+            wish.reach(place);
+        }
+    }
 }
 
 impl Wish {
@@ -74,7 +82,7 @@ impl Wish {
         }
     }
 
-    fn reach(&self, place: &'static str) {
+    fn reach(&self, place: &str) {
         let how = match &self.at {
             FailpointSpec::Place { name, time, how } => {
                 let is_time = place == name && self.reached.fetch_add(1, Ordering::Relaxed) + 1 == *time;
@@ -105,7 +113,8 @@ fn parse(text: &str) -> Option<FailpointSpec> {
         _ => return None,
     };
     let is_place = atoll_service::FailPoint::PLACES.contains(&name)
-        || atoll_container::FailPoint::PLACES.contains(&name);
+        || atoll_container::FailPoint::PLACES.contains(&name)
+        || atoll_backup::places::ALL.contains(&name);
     is_place.then(|| FailpointSpec::Place { name: name.to_owned(), time, how })
 }
 
@@ -115,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_wish_names_a_place_that_exists() {
-        for place in ["effect.made", "restore.spent"] {
+        for place in ["effect.made", "restore.spent", "restore.sandboxes"] {
             let wanted = FailpointSpec::Place { name: place.to_owned(), time: 2, how: How::Abort };
             assert_eq!(parse(&format!("{place}:2:abort")), Some(wanted));
         }
@@ -127,8 +136,11 @@ mod tests {
     }
 
     #[test]
-    fn places_of_the_drivers_and_of_the_engine_have_different_names() {
-        let both = |name: &&&str| atoll_container::FailPoint::PLACES.contains(*name);
-        assert_eq!(atoll_service::FailPoint::PLACES.iter().find(both), None);
+    fn all_places_have_different_names() {
+        let (drivers, engine) = (atoll_service::FailPoint::PLACES, atoll_container::FailPoint::PLACES);
+        let all: Vec<&str> =
+            drivers.iter().chain(engine).chain(&atoll_backup::places::ALL).copied().collect();
+        let different: std::collections::BTreeSet<&str> = all.iter().copied().collect();
+        assert_eq!(different.len(), all.len());
     }
 }
