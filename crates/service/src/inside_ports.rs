@@ -11,10 +11,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use atoll_model::{InstanceId, Lease, SandboxId};
+use atoll_model::{InstanceId, Lease, SandboxId, TenantId};
 use atoll_provider::{ByteStream, InsideListener, Provider, ProviderError, Target};
 use futures::future::BoxFuture;
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::Sandboxes;
@@ -22,7 +21,8 @@ use crate::sandboxes::SandboxesState;
 
 /// LIMIT: connections at once from one sandbox; further ones wait in the kernel's queue.
 const CONNECTIONS: usize = 16;
-/// LIMIT: connections at once from all sandboxes; further ones are closed.
+/// LIMIT: connections at once from all sandboxes; further ones are closed. A tenant has at most as many as are free then: half of
+/// all while it is alone, and never the last one.
 const CONNECTIONS_OF_ALL: usize = 1_024;
 
 /// Answers a port inside sandboxes.
@@ -56,13 +56,49 @@ impl InsideCaller {
 pub(crate) struct InsidePorts {
     answerer: OnceLock<Arc<dyn InsidePort>>,
     open: Mutex<HashMap<SandboxId, InstanceId>>,
-    places: Arc<Semaphore>,
+    places: Arc<Mutex<Places>>,
 }
 
 impl Default for InsidePorts {
     fn default() -> Self {
-        let places = Arc::new(Semaphore::new(CONNECTIONS_OF_ALL));
-        Self { answerer: OnceLock::new(), open: Mutex::default(), places }
+        let places = Places { free: CONNECTIONS_OF_ALL, taken: HashMap::new() };
+        Self { answerer: OnceLock::new(), open: Mutex::default(), places: Arc::new(Mutex::new(places)) }
+    }
+}
+
+/// How many connections there may still be, and how many each tenant has.
+struct Places {
+    free: usize,
+    taken: HashMap<TenantId, usize>,
+}
+
+/// A connection's place, until it is dropped.
+struct Place {
+    of: TenantId,
+    places: Arc<Mutex<Places>>,
+}
+
+impl Place {
+    fn take(places: &Arc<Mutex<Places>>, of: &TenantId) -> Option<Self> {
+        let mut all = places.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = all.taken.get(of).copied().unwrap_or_default();
+        if own >= all.free {
+            return None;
+        }
+        all.free -= 1;
+        all.taken.insert(of.clone(), own + 1);
+        Some(Self { of: of.clone(), places: Arc::clone(places) })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut all = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        all.free += 1;
+        let own = all.taken.remove(&self.of).unwrap_or_default();
+        if own > 1 {
+            all.taken.insert(self.of.clone(), own - 1);
+        }
     }
 }
 
@@ -115,9 +151,9 @@ pub(crate) async fn open(
     let port = answerer.port();
     match provider.listen(&target, port).await {
         Ok(Some(listener)) => {
-            let (own, answerer) = (Arc::clone(inner), Arc::clone(answerer));
+            let (own, answerer, tenant) = (Arc::clone(inner), Arc::clone(answerer), lease.tenant.clone());
             inner.spawn(async move {
-                let accepting = accept(&own, &*answerer, &caller, listener);
+                let accepting = accept(&own, &*answerer, &caller, &tenant, listener);
                 tokio::select! { () = own.closing.cancelled() => {}, () = accepting => {} }
                 own.inside_ports.end(&caller);
             });
@@ -137,6 +173,7 @@ async fn accept(
     inner: &SandboxesState,
     answerer: &dyn InsidePort,
     caller: &InsideCaller,
+    tenant: &TenantId,
     mut listener: Box<dyn InsideListener>,
 ) {
     let mut connections = JoinSet::new();
@@ -147,8 +184,8 @@ async fn accept(
         };
         let Some(connection) = accepted else { return };
         // Without a place the connection is closed at once.
-        let Ok(place) = Arc::clone(&inner.inside_ports.places).try_acquire_owned() else {
-            tracing::debug!(sandbox = %caller.sandbox, "too many connections from inside sandboxes");
+        let Some(place) = Place::take(&inner.inside_ports.places, tenant) else {
+            tracing::debug!(sandbox = %caller.sandbox, %tenant, "too many connections from inside sandboxes");
             continue;
         };
         let serving = answerer.serve(caller.clone(), connection);
@@ -156,5 +193,29 @@ async fn accept(
             serving.await;
             drop(place);
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tenant_leaves_places_to_the_others() {
+        let places = InsidePorts::default().places;
+        let take_all = |tenant: u8| {
+            let tenant = TenantId::from_entropy([tenant; 20]);
+            std::iter::from_fn(|| Place::take(&places, &tenant)).collect::<Vec<_>>()
+        };
+        let first = take_all(1);
+        let second = take_all(2);
+        let third = take_all(3);
+        assert_eq!((first.len(), second.len(), third.len()), (512, 256, 128));
+        assert!(take_all(1).is_empty() && take_all(2).is_empty());
+        drop(first);
+        assert_eq!(take_all(1).len(), 320, "half of the 640 that the two others leave");
+        drop((second, third));
+        assert_eq!(take_all(2).len(), 512);
+        assert!(places.lock().expect("not poisoned").taken.is_empty());
     }
 }
