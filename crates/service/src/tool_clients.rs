@@ -21,8 +21,9 @@ impl Sandboxes {
     /// Ends the thread of a tool client: deletes its sandbox, the forks of it, and their snapshots, and forgets the thread.
     pub async fn end_client(&self, who: &Principal, thread: &str) -> Result<(), ServiceError> {
         check_thread(thread)?;
-        let scope = self.thread_scope(who, thread).await?;
-        let bound = self.inner.store.of_thread(scope, thread).await?;
+        // A client made its thread with its own key, so a thread of this name in another tenant is never meant.
+        let own = Some(&who.tenant);
+        let bound = self.inner.store.of_thread(own, thread).await?;
         let mut snapshots = Vec::new();
         for lease in &bound {
             snapshots.extend(self.snapshots_of(&lease.id).await?);
@@ -40,7 +41,7 @@ impl Sandboxes {
                 tracing::info!(snapshot = %id, %error, "a snapshot of a client that ended is removed later");
             }
         }
-        self.inner.store.remove_unused_threads(scope, thread).await?;
+        self.inner.store.remove_unused_threads(own, thread).await?;
         Ok(())
     }
 

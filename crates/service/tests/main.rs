@@ -16,6 +16,7 @@ mod lifetimes;
 mod moving;
 mod moving_places;
 mod moving_recovery;
+mod names;
 mod nodes;
 mod previews;
 mod provider_settings;

@@ -129,10 +129,24 @@ async fn threads_belong_to_their_tenant() {
     assert_eq!(created, Created::New, "another tenant's thread is another thread");
     let found = sandboxes.find_session(&stranger, None, "t").await.unwrap();
     assert_eq!(found.id, theirs.id);
-    // The admin key sees both.
-    assert_eq!(sandboxes.thread(&world.admin, "t").await.unwrap_err().code, Code::Ambiguous);
-    let refused = sandboxes.find_session(&world.admin, None, "t").await.unwrap_err();
-    assert_eq!(refused.code, Code::Ambiguous);
+    // The admin key sees both, and means that of its own tenant.
+    assert_eq!(sandboxes.thread(&world.admin, "t").await.unwrap().sandbox.unwrap().0, mine.id);
+    assert_eq!(sandboxes.find_session(&world.admin, None, "t").await.unwrap().id, mine.id);
+    // Of two that are not its own, none is meant.
+    let third = world.tenant("third", Quota::default()).await;
+    for who in [&stranger, &third] {
+        sandboxes.create(who, talk("theirs"), true).await.unwrap();
+    }
+    for refused in [
+        sandboxes.thread(&world.admin, "theirs").await.map(drop),
+        sandboxes.find_session(&world.admin, None, "theirs").await.map(drop),
+        sandboxes.end_thread(&world.admin, "theirs").await.map(drop),
+    ] {
+        assert_eq!(refused.unwrap_err().code, Code::Ambiguous);
+    }
+    // A tool client ends only what its own key made.
+    sandboxes.end_client(&world.admin, "theirs").await.unwrap();
+    assert!(sandboxes.thread(&third, "theirs").await.unwrap().sandbox.is_some());
     for bad in ["", "a\nb", &"x".repeat(256)] {
         assert_eq!(sandboxes.thread(&stranger, bad).await.unwrap_err().code, Code::InvalidRequest);
     }
