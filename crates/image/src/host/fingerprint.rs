@@ -2,7 +2,7 @@
 //!
 //! The check before a start is four system calls; contents are hashed only when a time or size differs.
 
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -16,8 +16,11 @@ use crate::template::Template;
 /// Increased when skeleton, mask or their rules change, so that an old template does not count as current.
 const RECIPE: u32 = 2;
 
+/// The package manager's list of packages.
+const PACKAGES: &str = "var/lib/dpkg/status";
+
 /// Files that change whenever a package is installed, removed or upgraded.
-const WATCHED: &[&str] = &["var/lib/dpkg/status", "etc/ld.so.cache"];
+const WATCHED: &[&str] = &[PACKAGES, "etc/ld.so.cache"];
 
 /// A state of the host's packages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -118,9 +121,7 @@ impl FileState {
                 true
             }
             // Rewritten with the same content: still the same state.
-            (Some(seen), Ok(now)) if seen.size == now.size() => {
-                hash_file(&self.path).is_ok_and(|sha256| sha256 == seen.sha256)
-            }
+            (Some(seen), Ok(_)) => hash_watched(&self.path).is_ok_and(|sha256| sha256 == seen.sha256),
             _ => false,
         }
     }
@@ -142,8 +143,28 @@ fn look(path: &Path) -> std::io::Result<Option<PackageDatabase>> {
         modified_s: before.mtime(),
         modified_ns: before.mtime_nsec(),
         size: before.size(),
-        sha256: hash_file(path)?,
+        sha256: hash_watched(path)?,
     }))
+}
+
+/// The SHA-256 of a watched file, in hex. Atoll's own package does not count in the list of packages: sandboxes use nothing
+/// of it, and an upgrade of the server must not refuse their start.
+fn hash_watched(path: &Path) -> std::io::Result<String> {
+    if !path.ends_with(PACKAGES) {
+        return hash_file(path);
+    }
+    let mut lines = BufReader::new(std::fs::File::open(path)?);
+    let (mut hash, mut line, mut is_own) = (Sha256::new(), Vec::new(), false);
+    while lines.read_until(b'\n', &mut line)? > 0 {
+        if line.starts_with(b"Package: ") {
+            is_own = line == b"Package: atoll\n";
+        }
+        if !is_own {
+            hash.update(&line);
+        }
+        line.clear();
+    }
+    Ok(hex::encode(hash.finalize()))
 }
 
 /// The SHA-256 of a file, in hex.
@@ -198,6 +219,22 @@ mod tests {
         std::fs::write(dir.path().join("etc/ld.so.cache"), "cache").unwrap();
         taken.check().unwrap();
         assert_eq!(taken.id(), Fingerprint::take(&source).unwrap().id());
+    }
+
+    #[test]
+    fn an_upgrade_or_removal_of_atoll_itself_is_the_same_state() {
+        let (dir, source) = host();
+        let write = |text: &str| std::fs::write(dir.path().join(PACKAGES), text).unwrap();
+        let (before, after) = ("Package: a\nVersion: 1\n\n", "Package: atoll-other\nVersion: 1\n\n");
+        write(&format!("{before}Package: atoll\nVersion: 1\nDescription: a\n Package: a\n\n{after}"));
+        let taken = Fingerprint::take(&source).unwrap();
+        write(&format!("{before}Package: atoll\nVersion: 1.10\n\n{after}"));
+        taken.check().unwrap();
+        assert_eq!(taken.id(), Fingerprint::take(&source).unwrap().id());
+        write(&format!("{before}{after}"));
+        taken.check().unwrap();
+        write(before);
+        assert!(taken.check().is_err(), "another package was removed");
     }
 
     #[test]
