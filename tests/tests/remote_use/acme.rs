@@ -1,5 +1,6 @@
 //! A stand-in for an ACME service (RFC 8555): it checks signatures, nonces and URLs, asks for the proof on port 80 of this world,
-//! and signs. For the names that begin with `refused.` it expects another proof.
+//! and signs. For names that begin with `refused` it expects another proof; it says so at once for those that begin with
+//! `refused-at-once`, and for others when it is asked again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -168,7 +169,7 @@ impl ServiceState {
         let order = records.orders.get_mut(&(number / 100)).unwrap();
         let place = (number % 100) as usize;
         let is_proven =
-            found == format!("token{number}.{thumbprint}") && !order.names[place].starts_with("refused.");
+            found == format!("token{number}.{thumbprint}") && !order.names[place].starts_with("refused");
         order.proofs[place] = Some(is_proven.then_some(()).ok_or_else(|| format!("{found:?} is no proof")));
     }
 
@@ -269,7 +270,11 @@ async fn request(
         ("authz", number) => service.answer(200, None, &service.authorization(number)),
         ("challenge", number) => {
             service.prove(number, &signed.key).await;
-            let body = service.authorization(number)["challenges"][1].clone();
+            let authorization = service.authorization(number);
+            let mut body = authorization["challenges"][1].clone();
+            if !authorization["identifier"]["value"].as_str().unwrap().starts_with("refused-at-once.") {
+                (body["status"], body["error"]) = (json!("processing"), Value::Null);
+            }
             service.answer(200, None, &body)
         }
         ("finalize", number) => {

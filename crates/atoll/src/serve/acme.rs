@@ -222,10 +222,12 @@ async fn finish(order: &mut Order) -> Result<(), Failure> {
     let mut authorizations = order.authorizations();
     while let Some(authorization) = authorizations.next().await {
         let mut authorization = authorization.map_err(|e| refused("the order", &e))?;
+        let name = authorization.identifier().to_string();
         if authorization.status == AuthorizationStatus::Pending
             && let Some(mut challenge) = authorization.challenge(ChallengeType::Http01)
         {
-            challenge.set_ready().await.map_err(|e| refused("the proof", &e))?;
+            // Some services ask for the proof before they answer.
+            challenge.set_ready().await.map_err(|e| unproven(&format!("{name}: {e}")))?;
         }
     }
     let why = match order.poll_ready(&policy()).await {
@@ -233,9 +235,12 @@ async fn finish(order: &mut Order) -> Result<(), Failure> {
         Ok(status) => format!("the order is {status:?}"),
         Err(error) => error.to_string(),
     };
-    let why = verdict(order).await.unwrap_or(why);
-    Err(Failure::new("acme", format!("the service did not accept the proof: {why}"))
-        .hint("each name must lead to this machine, and port 80 from the Internet to the server"))
+    Err(unproven(&verdict(order).await.unwrap_or(why)))
+}
+
+fn unproven(why: &str) -> Failure {
+    Failure::new("acme", format!("the service did not accept the proof: {why}"))
+        .hint("each name must lead to this machine, and port 80 from the Internet to the server")
 }
 
 /// Why the service refused a name.
