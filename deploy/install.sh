@@ -47,11 +47,11 @@ check_machine() {
 install_files() {
   mkdir -p "$prefix/lib/atoll" 2>/dev/null && [ -w "$prefix/lib/atoll" ] || fail "$prefix cannot be written; use sudo, or --prefix with a folder of yours"
   new=$list.new
-  (cd "$here" && find bin lib share -type f ! -path 'lib/systemd/*') | LC_ALL=C sort >"$new"
+  (cd "$here" && find bin lib share \( -type f -o -type l \) ! -path 'lib/systemd/*') | LC_ALL=C sort >"$new"
   while read -r file; do
     mkdir -p "$prefix/$(dirname "$file")"
     # By a rename, so that a program that runs can be replaced.
-    cp -p "$here/$file" "$prefix/$file.new"
+    cp -pP "$here/$file" "$prefix/$file.new"
     mv -f "$prefix/$file.new" "$prefix/$file"
   done <"$new"
   # What an earlier version had and this one has not.
