@@ -105,7 +105,7 @@ fn files_survive_stop_and_start_and_processes_do_not() {
 fn a_start_command_runs_at_every_boot_and_its_output_is_in_the_logs() {
     run(async |w| {
         let client = w.tenant("acme").await;
-        let command = ["/bin/sh", "-c", "echo booted; echo x >> /home/user/boots; exec sleep 1000"];
+        let command = ["/bin/sh", "-c", "echo x >> /home/user/boots; echo booted; exec sleep 1000"];
         let id = client.create(json!({ "command": command })).await;
         let logged = async |text: &str| {
             let logs = client.raw(Method::GET, &format!("/v1/sandboxes/{id}/logs")).send().await.unwrap();
