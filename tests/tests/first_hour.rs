@@ -291,7 +291,7 @@ fn an_uninstall_that_keeps_data_leaves_nothing_running_and_the_next_server_has_i
         ok(w, &["create", "--name", "frozen"]);
         ok(w, &["pause", "frozen"]);
         let block = w.holdings();
-        assert!(block.count("cgroups") > 0 && block.count("mounts") > 0, "{block:?}");
+        assert!(block.count("loop devices") > 0 && block.count("host rules") > 0, "{block:?}");
         // The server is killed: the sandboxes are nobody's children when they are stopped.
         w.stop_server(Signal::SIGKILL).await;
         let left = ok(w, &["server", "uninstall", "--force", "--keep-data"]);
@@ -301,7 +301,8 @@ fn an_uninstall_that_keeps_data_leaves_nothing_running_and_the_next_server_has_i
         assert!(!mounts.contains(&data), "{mounts}");
         w.reap();
         let after = w.holdings();
-        for kind in ["cgroups", "loop devices", "host rules"] {
+        // The removal of a package in a fresh Debian checks the control groups (`tests/packages`).
+        for kind in ["loop devices", "host rules"] {
             assert_eq!(after.count(kind), 0, "{after:?}");
         }
         let running = atoll_tests::proc::descendants(atoll_tests::proc::own_pid());
