@@ -157,7 +157,7 @@ class Rules(Case):
 
     def test_what_cannot_exist_here_is_refused_by_its_name(self):
         for ask, named in (
-            ({"network": {"egress_proxy": {"address": "proxy.test:1080", "tls": {"enabled": True}}}}, "egressProxy"),
+            ({"network": {"egress_proxy": {"address": "proxy.test:1080", "tls": True}}}, "egressProxy"),
             ({"iam": {"tokens": {"aws": Secret.iam_token(audience="a", token_type="JWT-SVID")}}}, "iam"),
         ):
             with self.assertRaises(SandboxException) as caught:
