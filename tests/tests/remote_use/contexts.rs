@@ -95,12 +95,35 @@ fn wide_rights_are_taken_away(w: &World) {
     // The file of another user may hold an address and a key that are a trap.
     widen();
     std::os::unix::fs::chown(contexts_file(w), Some(65_534), Some(65_534)).unwrap();
-    let mut other = user(w);
-    std::os::unix::process::CommandExt::uid(&mut other, 65_533);
-    let other = other.env("HOME", w.folder()).arg("whoami").output();
-    if let Ok(other) = other {
-        assert!(!other.status.success());
-    }
+    let other = as_another_user(w);
+    assert!(!other.status.success() && text(&other.stderr).contains("not a file of yours"), "{other:?}");
+    assert_eq!(mode(w), 0o644, "the file of another user is left alone");
     std::os::unix::fs::chown(contexts_file(w), Some(0), Some(0)).unwrap();
     assert!(atoll(w, &["whoami"]).status.success());
+}
+
+/// `atoll whoami` of a user who may read the file of contexts, but does not own it.
+fn as_another_user(w: &World) -> std::process::Output {
+    let folder = w.folder().join("another-user");
+    let program = folder.join("atoll");
+    let open = |path: &std::path::Path| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::copy(atoll_tests::world::program(), &program).unwrap();
+    let file = contexts_file(w);
+    for path in [w.folder(), &folder, &program, file.parent().unwrap(), &w.folder().join(".config")] {
+        open(path);
+    }
+    let mut command = std::process::Command::new(&program);
+    for (name, value) in user(w).get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    std::os::unix::process::CommandExt::uid(&mut command, 65_533);
+    let output = command.current_dir("/").arg("whoami").output().expect("the other user's command starts");
+    std::fs::remove_dir_all(&folder).unwrap();
+    output
 }
