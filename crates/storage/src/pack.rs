@@ -112,7 +112,7 @@ impl<'a, W: Write> Packer<'a, W> {
         let is_whiteout = entry.kind == FileType::CharacterDevice && entry.stat.st_rdev == 0;
         // All whiteouts of an overlay are hard links of one node; separate nodes have the same meaning.
         if entry.stat.st_nlink > 1
-            && entry.kind != FileType::Directory
+            && !matches!(entry.kind, FileType::Directory | FileType::Socket)
             && !is_whiteout
             && let Some(first) = self.names.first(entry.stat.st_ino, &path)
         {
@@ -292,7 +292,7 @@ pub(crate) fn named_attributes(fd: BorrowedFd<'_>, is_kept: fn(&[u8]) -> bool) -
 }
 
 /// The attributes of an entry that cannot be opened: a link, a pipe, a whiteout.
-fn attributes_of_node(
+pub(crate) fn attributes_of_node(
     here: BorrowedFd<'_>,
     entry: &WalkEntry,
     is_kept: fn(&[u8]) -> bool,

@@ -324,6 +324,21 @@ fn a_stream_that_is_cut_anywhere_or_longer_than_it_is_refused() {
     refused("no files", &[&whole[..1024], &[0; 1024]].concat());
 }
 
+#[test]
+fn a_socket_with_two_names_is_left_out_by_both() {
+    let source = layer();
+    let at = |name: &str| source.path().join("upper").join(name);
+    let _socket = std::os::unix::net::UnixListener::bind(at("first")).unwrap();
+    fs::hard_link(at("first"), at("second")).unwrap();
+    fs::write(at("kept"), "data").unwrap();
+    let target = tempfile::tempdir_in("/var/tmp").unwrap();
+    let inner = target.path().join("inner");
+    fs::create_dir(&inner).unwrap();
+    unpack::read(&inner, &mut &packed(source.path())[..]).unwrap();
+    assert_eq!(fs::read(inner.join("upper/kept")).unwrap(), b"data");
+    assert!(!inner.join("upper/first").exists() && !inner.join("upper/second").exists());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
     #[test]
