@@ -11,8 +11,8 @@ use std::path::Path;
 
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 
-use crate::format::PIECES_MOST;
-use crate::pack::PARTS;
+use crate::format::{self, PIECES_MOST};
+use crate::pack::{PARTS, attributes_of_node};
 use crate::walk::{Walk, WalkEntry, open_folder};
 use crate::{Layers, StorageKind};
 
@@ -21,6 +21,8 @@ const BLOCK: u64 = 4 << 10;
 const INLINE_MOST: u64 = 2 << 10;
 /// What an entry takes beside its data and its name, which is stored three times.
 const ENTRY_BYTES: u64 = 400;
+/// What an extended attribute takes beside its name and value: its share of a tree's block that it leaves partly empty.
+const ATTRIBUTE_BYTES: u64 = 1 << 10;
 /// What a piece of a file takes beside its data.
 const PIECE_BYTES: u64 = 80;
 /// The same files may take a little more space than before.
@@ -72,6 +74,11 @@ fn unpacked_bytes(layer: &Path, enough: u64) -> io::Result<u64> {
         while let Some(entry) = walk.next()? {
             bytes = bytes.saturating_add(ENTRY_BYTES + 3 * entry.name.as_bytes().len() as u64);
             let is_first = entry.stat.st_nlink < 2 || linked.insert(entry.stat.st_ino);
+            if is_first {
+                let attributes = attributes_of_node(walk.here(), &entry, format::is_kept)?;
+                let sizes = attributes.iter().map(|(name, value)| (name.len() + value.len()) as u64);
+                bytes = sizes.fold(bytes, |sum, size| sum.saturating_add(ATTRIBUTE_BYTES + size));
+            }
             if entry.kind == FileType::RegularFile && is_first {
                 bytes = bytes.saturating_add(file_bytes(&walk, &entry)?);
             }
@@ -119,6 +126,11 @@ mod tests {
         let found = unpacked_bytes(layer.path(), u64::MAX).unwrap();
         assert!((1 << 20..(1 << 20) + (32 << 10)).contains(&found), "{found}");
         assert!(unpacked_bytes(layer.path(), 1_000).unwrap() > 1_000);
+
+        let flags = rustix::fs::XattrFlags::empty();
+        rustix::fs::setxattr(upper.join("small"), "user.note", &[7; 3_000], flags).unwrap();
+        let with_attribute = unpacked_bytes(layer.path(), u64::MAX).unwrap();
+        assert!((3_000..6_000).contains(&(with_attribute - found)), "{with_attribute}");
     }
 
     #[test]
