@@ -453,8 +453,10 @@ fn known_failure(handle: &Handle, lease: &Lease) -> ServiceError {
 /// keeping. Its name is free when this returns.
 async fn forget_refused(mut handle: Handle, refused: &ServiceError) {
     let lease = handle.lease();
-    let is_refusal =
-        matches!(refused.code, Code::NoCapacity | Code::DiskFull | Code::InvalidArgument | Code::Unsupported);
+    let is_refusal = matches!(
+        refused.code,
+        Code::NoCapacity | Code::DiskFull | Code::InvalidArgument | Code::Unsupported | Code::Forbidden
+    );
     let has_run = lease.started_at.is_some();
     if lease.phase != Phase::Failed || has_run || !(is_refusal || lease.awaits.is_some()) {
         return;
