@@ -12,7 +12,7 @@ use std::path::Path;
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 
 use crate::format::{self, PIECES_MOST};
-use crate::pack::{PARTS, attributes_of_node};
+use crate::pack::{PARTS, attributes, attributes_of_node};
 use crate::walk::{Walk, WalkEntry, open_folder};
 use crate::{Layers, StorageKind};
 
@@ -75,7 +75,11 @@ fn unpacked_bytes(layer: &Path, enough: u64) -> io::Result<u64> {
             bytes = bytes.saturating_add(ENTRY_BYTES + 3 * entry.name.as_bytes().len() as u64);
             let is_first = entry.stat.st_nlink < 2 || linked.insert(entry.stat.st_ino);
             if is_first {
-                let attributes = attributes_of_node(walk.here(), &entry, format::is_kept)?;
+                let attributes = match entry.kind {
+                    // The walk is in the folder already.
+                    FileType::Directory => attributes(walk.here(), format::is_kept)?,
+                    _ => attributes_of_node(walk.here(), &entry, format::is_kept)?,
+                };
                 let sizes = attributes.iter().map(|(name, value)| (name.len() + value.len()) as u64);
                 bytes = sizes.fold(bytes, |sum, size| sum.saturating_add(ATTRIBUTE_BYTES + size));
             }
@@ -120,6 +124,7 @@ mod tests {
         sparse.write_all_at(&[1; 5_000], 1 << 30).unwrap();
         fs::hard_link(upper.join("sparse"), upper.join("again")).unwrap();
         fs::write(upper.join("small"), "text").unwrap();
+        fs::create_dir_all(upper.join("folder/inner")).unwrap();
         let found = unpacked_bytes(layer.path(), u64::MAX).unwrap();
         assert!((8 << 10..16 << 10).contains(&found), "{found}");
         fs::write(upper.join("data"), vec![1; 1 << 20]).unwrap();
