@@ -21,6 +21,8 @@ use crate::snapshots::passing_name;
 use crate::volumes::FILES;
 use crate::{Layers, Seal, StorageKind, clear, make_private, pack, unpack};
 
+/// How much is free at least before a restore writes.
+const RESTORE_ROOM: u64 = 1 << 30;
 const FOLDER: &str = "backup";
 const LOCK: &str = "lock";
 const MEMORY: &str = "memory";
@@ -310,9 +312,12 @@ fn copy_folder(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 impl Layers {
-    /// Lets the pool grow before a restore fills it, as before a sandbox does.
+    /// Lets the pool grow before a restore fills it.
     pub fn expect_restore(&self) {
-        self.expect(0);
+        self.expect(RESTORE_ROOM);
+        if let Err(cause) = self.grow() {
+            tracing::warn!(%cause, "the pool cannot grow");
+        }
     }
 
     /// Makes a volume from a stream that [`PoolCopies::pack`] wrote.

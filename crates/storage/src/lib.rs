@@ -139,7 +139,6 @@ impl Layers {
         }
         self.remove_abandoned_groups()?;
         self.arrange_groups()?;
-        self.expect_kept_files()?;
         self.keep_reserve()?;
         Ok(self)
     }
@@ -224,9 +223,7 @@ impl Layers {
                 let path = self.path(name);
                 btrfs::limit(&path, self.own_limit(name, limit_bytes))?;
                 // Afterwards, so that a pool that shrinks meanwhile finds the limit.
-                if !space::is_waiting(name) {
-                    self.expect(limit_bytes);
-                }
+                self.expect(limit_bytes);
                 self.join_group(name, &path)
             }
             StorageKind::Folders => Ok(()),
@@ -236,9 +233,6 @@ impl Layers {
     /// Gives a layer made ahead of time to its sandbox.
     pub fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         fs::rename(self.path(from), self.path(to))?;
-        if let (StorageKind::Btrfs { quota, .. }, true) = (&self.kind, space::is_waiting(from)) {
-            self.expect(quota.limit_bytes(&self.path(to))?);
-        }
         self.change_group(from, to)
     }
 

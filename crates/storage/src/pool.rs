@@ -40,7 +40,7 @@ pub(crate) struct Pool {
     at: PathBuf,
     /// `None` if the pool is on the host's own btrfs.
     backing: Option<Backing>,
-    /// How much should be free: the number of bytes that one layer may take at once.
+    /// The number of bytes that one layer may take at once.
     headroom: AtomicU64,
     disk: Arc<Reserve>,
 }
@@ -108,13 +108,9 @@ impl Pool {
         Ok(backing.file.metadata()?.len().saturating_sub(total_bytes(&self.at)?))
     }
 
-    /// Notes how much one layer may take; `true` if the pool has to grow before anything is written to it: that is more than
-    /// was known, or another caller is growing the pool for it.
-    pub(crate) fn expect(&self, bytes: u64) -> bool {
-        let wanted = bytes.clamp(LOW_BYTES, HEADROOM_MAX);
-        let is_more = self.headroom.fetch_max(wanted, Ordering::Relaxed) < wanted;
-        let is_short = || free_bytes(&self.at).is_ok_and(|free| free < LOW_BYTES / 2);
-        self.backing.is_some() && (is_more || is_short())
+    /// Notes how much one layer may take.
+    pub(crate) fn expect(&self, bytes: u64) {
+        self.headroom.fetch_max(bytes.min(HEADROOM_MAX), Ordering::Relaxed);
     }
 
     /// Grows it until so much more than what is kept free anyway is free; `pending` bytes are promised to writers already.
@@ -125,8 +121,7 @@ impl Pool {
         while free_bytes(&self.at)? < wanted {
             let Some(step) = next_step(self.disk.room(backing.folder(), purpose)?) else { break };
             let file = OpenOptions::new().write(true).open(&backing.file)?;
-            let length = file.metadata()?.len();
-            rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), length, step)?;
+            rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), file.metadata()?.len(), step)?;
             loopback::take_new_size(&backing.device)?;
             btrfs::grow(&self.at)?;
             *size = SizeChange::growth();
@@ -166,9 +161,6 @@ impl Pool {
                 other => other?,
             }
             btrfs::commit(&self.at)?;
-        } else {
-            // It has the size that it needs; the next look at all layers can wait.
-            *size = SizeChange::growth();
         }
         backing.cut(total_bytes(&self.at)?)
     }

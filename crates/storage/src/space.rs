@@ -69,23 +69,11 @@ impl Layers {
         self.keep_reserve()
     }
 
-    /// Grows the pool before so much may be written, as far as there is room on the host. A tenant's program must not be
-    /// faster than the look at the free space that comes a moment later.
+    /// Notes how much may be written at once, for the next look at the free space.
     pub(crate) fn expect(&self, bytes: u64) {
-        if let StorageKind::Btrfs { pool, .. } = &self.kind
-            && pool.expect(bytes)
-            && let Err(cause) = self.grow()
-        {
-            tracing::warn!(%cause, "the pool cannot grow");
+        if let StorageKind::Btrfs { pool, .. } = &self.kind {
+            pool.expect(bytes);
         }
-    }
-
-    /// Files of tenants may be written to at once, also before their limits are known.
-    pub(crate) fn expect_kept_files(&self) -> io::Result<()> {
-        if self.layers_and_volumes()?.iter().any(|(name, _)| !is_waiting(name)) {
-            self.expect(0);
-        }
-        Ok(())
     }
 
     /// Makes the pool smaller when it has been mostly free for a while; cheap while it is not.
@@ -95,10 +83,7 @@ impl Layers {
             return Ok(());
         }
         pool.forget_expected();
-        for (name, path) in self.layers_and_volumes()? {
-            if is_waiting(&name) {
-                continue;
-            }
+        for (_, path) in self.layers_and_volumes()? {
             // What is removed meanwhile needs nothing. 0 is no limit.
             let limit = quota.limit_bytes(&path).unwrap_or(0).saturating_add(inherited_at(&path));
             let is_volume = path.starts_with(self.volumes());
@@ -176,7 +161,7 @@ impl Layers {
     }
 }
 
-/// The name of the layer of an instance that waits to be claimed. No tenant writes to it, so it needs no room in advance.
+/// The name of the layer of an instance that waits to be claimed.
 #[must_use]
 pub fn waiting_name(instance: &str) -> String {
     format!("{WAITING}{instance}")
