@@ -281,6 +281,9 @@ fn an_uninstall_deletes_every_sandbox_and_starts_no_server() {
 }
 
 /// As the removal of a package does it.
+/// A ruleset without a rule has the kernel's own line about itself.
+const NO_RULES: usize = 1;
+
 #[test]
 fn an_uninstall_that_keeps_data_leaves_nothing_running_and_the_next_server_has_it_all() {
     run_with(Options { audit: false, ..Options::default() }, async |w| {
@@ -291,7 +294,7 @@ fn an_uninstall_that_keeps_data_leaves_nothing_running_and_the_next_server_has_i
         ok(w, &["create", "--name", "frozen"]);
         ok(w, &["pause", "frozen"]);
         let block = w.holdings();
-        assert!(block.count("loop devices") > 0 && block.count("host rules") > 0, "{block:?}");
+        assert!(block.count("loop devices") > 0 && block.count("host rules") > NO_RULES, "{block:?}");
         // The server is killed: the sandboxes are nobody's children when they are stopped.
         w.stop_server(Signal::SIGKILL).await;
         let left = ok(w, &["server", "uninstall", "--force", "--keep-data"]);
@@ -299,14 +302,16 @@ fn an_uninstall_that_keeps_data_leaves_nothing_running_and_the_next_server_has_i
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
         let data = w.data().display().to_string();
         assert!(!mounts.contains(&data), "{mounts}");
-        w.reap();
-        let after = w.holdings();
-        // The removal of a package in a fresh Debian checks the control groups (`tests/packages`).
-        for kind in ["loop devices", "host rules"] {
-            assert_eq!(after.count(kind), 0, "{after:?}");
-        }
-        let running = atoll_tests::proc::descendants(atoll_tests::proc::own_pid());
-        assert!(running.is_empty(), "{running:?}");
+        // The kernel gives the loop device back when the last killed process has ended.
+        until("nothing runs and nothing is held", async || {
+            w.reap();
+            let after = w.holdings();
+            let running = atoll_tests::proc::descendants(atoll_tests::proc::own_pid());
+            // The removal of a package in a fresh Debian checks the control groups (`tests/packages`).
+            let is_free = after.count("loop devices") == 0 && after.count("host rules") <= NO_RULES;
+            (is_free && running.is_empty()).then_some(())
+        })
+        .await;
         // Again, as after a removal that was interrupted.
         ok(w, &["server", "uninstall", "--force", "--keep-data"]);
         w.start_server().await;
