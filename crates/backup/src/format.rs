@@ -80,7 +80,7 @@ impl<R: BufRead> BackupFile<R> {
         Ok(Self { header, head, input })
     }
 
-    /// Decompresses it into pieces, and checks its hash at the end. It ends early when nobody takes the pieces.
+    /// Decompresses it into pieces, and checks its hash at the end. It ends early when the receiver of the pieces is gone.
     pub(crate) fn decompress(self, pieces: &SyncSender<Result<Piece, RestoreError>>) {
         let end = self.decompress_pieces(pieces).map(|()| Piece::Complete);
         // Without a reader nothing can be told to it.

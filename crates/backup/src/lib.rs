@@ -26,5 +26,5 @@ pub use keys::PassphraseError;
 pub use restore::{KeySource, RestoreOptions, RestoreReport, restore};
 pub use write::{BackupOptions, BackupReport, backup};
 
-/// What is told about long work: bytes since the last call, and the one of [`places`] that it has reached.
+/// Receives progress: the bytes since the last call, and the one of [`places`] that the work has reached.
 pub type Progress<'a> = &'a (dyn Fn(u64, &str) + Sync);

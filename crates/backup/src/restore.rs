@@ -41,7 +41,7 @@ pub enum KeySource {
     File(PathBuf),
     /// It is in the backup, encrypted with this.
     Passphrase(String),
-    /// Not told.
+    /// Neither was given.
     Unknown,
 }
 
@@ -173,21 +173,21 @@ impl<'a> Filling<'a> {
     fn section(&mut self, head: SectionHead, sections: &mut SectionReader) -> Result<(), RestoreError> {
         sections.read_section(head.clone(), |input| {
             let doing = head.restoring();
-            let mut told =
-                Told { input, progress: self.progress, doing, cancelled: self.cancelled, bytes: 0 };
+            let mut section =
+                ProgressReader { input, progress: self.progress, doing, cancelled: self.cancelled, bytes: 0 };
             match &head {
-                SectionHead::Database => self.database(&mut told)?,
-                SectionHead::Settings => self.settings(&mut told)?,
-                SectionHead::Images { folders } => self.images(folders, &mut told)?,
-                SectionHead::Template { name } => self.template(name, &mut told)?,
-                SectionHead::Folder { name } => self.folder(name, &mut told)?,
+                SectionHead::Database => self.database(&mut section)?,
+                SectionHead::Settings => self.settings(&mut section)?,
+                SectionHead::Images { folders } => self.images(folders, &mut section)?,
+                SectionHead::Template { name } => self.template(name, &mut section)?,
+                SectionHead::Folder { name } => self.folder(name, &mut section)?,
                 SectionHead::Layer { .. }
                 | SectionHead::SandboxMemory { .. }
                 | SectionHead::Volume { .. }
                 | SectionHead::Snapshot { .. }
-                | SectionHead::SnapshotMemory { .. } => self.in_pool(&head, &mut told)?,
+                | SectionHead::SnapshotMemory { .. } => self.in_pool(&head, &mut section)?,
             }
-            self.report.content_bytes += told.bytes;
+            self.report.content_bytes += section.bytes;
             Ok(())
         })
     }
@@ -365,7 +365,7 @@ fn write_private(path: &Path, content: &[u8]) -> Result<(), RestoreError> {
 }
 
 /// Tells the progress, and ends the work when it is cancelled.
-struct Told<'a, R> {
+struct ProgressReader<'a, R> {
     input: &'a mut R,
     progress: Progress<'a>,
     doing: &'static str,
@@ -373,7 +373,7 @@ struct Told<'a, R> {
     bytes: u64,
 }
 
-impl Read for Told<'_, SectionInput<'_>> {
+impl Read for ProgressReader<'_, SectionInput<'_>> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         if self.cancelled.load(Ordering::Relaxed) {
             return Err(io::Error::other(RestoreError::Cancelled));

@@ -74,7 +74,7 @@ impl SectionHead {
     }
 }
 
-/// What is where, and what is not in the backup.
+/// The contents of the backup by section, and the names of what it does not contain.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Manifest {
     pub(crate) sections: Vec<ManifestEntry>,

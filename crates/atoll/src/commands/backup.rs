@@ -49,7 +49,7 @@ pub(super) async fn backup(context: &CommandContext, args: Backup) -> Result<(),
             .hint("choose another folder with --data or ATOLL_DATA")
     })?;
     let passphrase = match args.with_keys {
-        true => Some(passphrase(args.passphrase_file.as_deref(), Asked::Twice)?),
+        true => Some(passphrase(args.passphrase_file.as_deref(), PassphrasePrompt::Twice)?),
         false => None,
     };
     let made_at = format!("{:.0}", jiff::Timestamp::now());
@@ -101,9 +101,9 @@ pub(super) async fn restore(context: &CommandContext, args: Restore) -> Result<(
         let backup = opened.map_err(|error| restore_failure(&error, &to))?;
         let key = match (args.key_file, args.passphrase_file) {
             (Some(file), _) => KeySource::File(file),
-            (None, Some(file)) => KeySource::Passphrase(passphrase(Some(&file), Asked::Once)?),
+            (None, Some(file)) => KeySource::Passphrase(passphrase(Some(&file), PassphrasePrompt::Once)?),
             (None, None) if backup.header.keys.is_some() => {
-                KeySource::Passphrase(passphrase(None, Asked::Once)?)
+                KeySource::Passphrase(passphrase(None, PassphrasePrompt::Once)?)
             }
             (None, None) => KeySource::Unknown,
         };
@@ -293,13 +293,13 @@ fn open_input(path: &Path) -> Result<File, Failure> {
 
 /// How often a passphrase is asked for on the terminal.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Asked {
+enum PassphrasePrompt {
     Once,
     Twice,
 }
 
 /// The first line of a file, or what is typed.
-fn passphrase(file: Option<&Path>, asked: Asked) -> Result<String, Failure> {
+fn passphrase(file: Option<&Path>, prompt: PassphrasePrompt) -> Result<String, Failure> {
     let text = match file {
         Some(path) => {
             let mut text = String::new();
@@ -309,7 +309,7 @@ fn passphrase(file: Option<&Path>, asked: Asked) -> Result<String, Failure> {
         }
         None => {
             let first = typed("Passphrase of the keys: ")?;
-            if asked == Asked::Twice && typed("Once more: ")? != first {
+            if prompt == PassphrasePrompt::Twice && typed("Once more: ")? != first {
                 return Err(Failure::usage("the two passphrases differ", "nothing was written; try again"));
             }
             first

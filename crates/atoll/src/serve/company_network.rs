@@ -16,7 +16,7 @@ use crate::{
 #[derive(Debug, Clone)]
 pub(super) struct CompanyNetwork {
     extra: Vec<Authority>,
-    /// Whether sandboxes get what was added to this machine.
+    /// Whether sandboxes get the certificate authorities that were added to this machine.
     with_host: bool,
     proxy: Option<ProxyUrl>,
     no_proxy: Option<String>,

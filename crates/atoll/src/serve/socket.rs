@@ -134,7 +134,7 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// A socket that nobody answers at is replaced; another file never is.
+/// A socket without a listening server is replaced; any other file is kept.
 fn check_replaceable(path: &Path) -> Result<(), SocketError> {
     match fs::symlink_metadata(path) {
         Ok(found) if !found.file_type().is_socket() => return Err(SocketError::NotASocket(path.to_owned())),
@@ -181,7 +181,7 @@ mod tests {
         let path = folder.path().join("run/atoll.sock");
         let first = Socket::bind(&path).unwrap();
         assert!(matches!(Socket::bind(&path), Err(SocketError::Taken(_))), "its lock is held");
-        // As after a kill: the file is there, and nobody holds it.
+        // As after a kill: the file is there, and no process has its lock.
         let mut left = first;
         left.inode = 0;
         drop(left);

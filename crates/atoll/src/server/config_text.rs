@@ -20,7 +20,7 @@ const HEAD: &str = "\
 pub(crate) fn example(data: &str) -> String {
     let grammar = serve_grammar();
     let mut text = HEAD.to_owned();
-    for option in shown(&grammar) {
+    for option in listed_options(&grammar) {
         text.push('\n');
         for line in wrapped(&about(option)) {
             text.push_str(&format!("# {line}\n"));
@@ -39,7 +39,7 @@ pub(crate) fn example(data: &str) -> String {
 pub(crate) fn reference() -> String {
     let grammar = serve_grammar();
     let mut text = "| setting | environment | default | what it does |\n|---|---|---|---|\n".to_owned();
-    for option in shown(&grammar) {
+    for option in listed_options(&grammar) {
         let environment =
             option.get_env().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let (default, about) = (default(option), about(option));
@@ -54,7 +54,7 @@ pub(crate) fn reference() -> String {
 }
 
 /// The settings that the help shows; the data folder first.
-fn shown(grammar: &Command) -> Vec<&Arg> {
+fn listed_options(grammar: &Command) -> Vec<&Arg> {
     let mut shown: Vec<&Arg> = settings(grammar).filter(|option| !option.is_hide_set()).collect();
     shown.sort_by_key(|option| option.get_id() != "data");
     shown
@@ -155,7 +155,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("temporary folder");
         let file = folder.path().join("config.toml");
         let grammar = serve_grammar();
-        let with_default: Vec<&str> = shown(&grammar)
+        let with_default: Vec<&str> = listed_options(&grammar)
             .into_iter()
             .filter(|option| !default(option).is_empty())
             .filter_map(Arg::get_long)

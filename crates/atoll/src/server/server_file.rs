@@ -114,7 +114,7 @@ impl ServerNote {
     }
 }
 
-/// The address at which this machine reaches a listener: nobody can connect to the unspecified address as such.
+/// The address at which this machine reaches a listener: the unspecified address cannot be connected to.
 fn reachable(listen: SocketAddr) -> SocketAddr {
     match listen {
         SocketAddr::V4(v4) if v4.ip().is_unspecified() => (Ipv4Addr::LOCALHOST, v4.port()).into(),

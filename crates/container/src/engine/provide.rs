@@ -26,7 +26,7 @@ use super::{Engine, EngineShared, failed};
 /// What a new layer or volume needs before anything is written to it.
 pub(super) const LEAST_FREE: u64 = 64 << 20;
 /// LIMIT: how long a create waits for bytes of removed sandboxes that still count for its tenant. The kernel frees gigabytes in a
-/// second once it is told to.
+/// second after a commit.
 const FREED_WITHIN: Duration = Duration::from_secs(3);
 
 #[async_trait]
